@@ -158,6 +158,8 @@ class Core:
         """Empties a table."""
     def learned(self, table: int, /) -> int:
         """The items of a table with a hot and a cold part are one update of the learner older: a code."""
+    def set_limits(self, table: int, min_diff: float, max_diff: float, /) -> int:
+        """A table's limiter has other limits: a code."""
     def notes(self, array: npt.NDArray[np.uint8], /) -> int:
         """Fills an array with what the store keeps beside its steps, from its begin: a code."""
     def set_notes(self, array: npt.NDArray[np.uint8], /) -> int:

@@ -1,4 +1,4 @@
-/* update(), delete(), reset() and learned() of a Core, and its notes. */
+/* update(), delete(), reset(), learned() and set_limits() of a Core, and its notes. */
 #ifndef ES_PYTHON_CHANGES_H
 #define ES_PYTHON_CHANGES_H
 
@@ -91,6 +91,20 @@ static PyObject *core_learned(core *self, PyObject *table_number)
         return NULL;
     if (code == ES_OK)
         LOCKED_CALL(self, RELEASE_GIL_FROM, code = self->call.learned(self->replay, (uint32_t)table));
+    return PyLong_FromLongLong(code);
+}
+
+static PyObject *core_set_limits(core *self, PyObject *args)
+{
+    PyObject *table_number;
+    double min_diff, max_diff;
+    if (!PyArg_ParseTuple(args, "Odd", &table_number, &min_diff, &max_diff))
+        return NULL;
+    int64_t table = read_table(self, table_number), code = table < 0 ? 0 : enter(self);
+    if (table < 0)
+        return NULL;
+    if (code == ES_OK)
+        LOCKED_CALL(self, 0, code = self->call.set_limits(self->replay, (uint32_t)table, min_diff, max_diff));
     return PyLong_FromLongLong(code);
 }
 

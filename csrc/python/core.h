@@ -35,6 +35,7 @@
     F(delete)          \
     F(reset)           \
     F(learned)         \
+    F(set_limits)      \
     F(notes)           \
     F(set_notes)       \
     F(can_sample)      \

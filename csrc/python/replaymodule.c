@@ -243,6 +243,7 @@ static PyMethodDef core_methods[] = {
     {"delete", (PyCFunction)(void (*)(void))core_delete, METH_FASTCALL, "delete(table, keys)"},
     {"reset", (PyCFunction)core_reset, METH_O, "reset(table)"},
     {"learned", (PyCFunction)core_learned, METH_O, "learned(table) -> a code"},
+    {"set_limits", (PyCFunction)core_set_limits, METH_VARARGS, "set_limits(table, min_diff, max_diff) -> a code"},
     {"notes", (PyCFunction)core_notes, METH_O, "notes(array): reads the notes into it -> a code"},
     {"set_notes", (PyCFunction)core_set_notes, METH_O, "set_notes(array) -> a code"},
     {"can_sample", (PyCFunction)core_can_sample, METH_VARARGS, "can_sample(table, n)"},

@@ -29,7 +29,7 @@ static bool allows_nth(const es_table *t, uint64_t n)
         return false;
     counts.sampled += n - 1;
     counts.size -= each_goes ? n - 1 : 0;
-    return es_rate_limiter_can_sample(t->config, &counts, 1);
+    return es_rate_limiter_can_sample(t->config, &t->limits, &counts, 1);
 }
 
 uint64_t es_draw_allowed(const es_table *t, uint64_t n)

@@ -149,6 +149,16 @@ static double effective(es_selector *s)
     return 1 / sum;
 }
 
+static void describe(es_selector *s, es_selector_figures *to)
+{
+    const prioritized *p = (const prioritized *)s;
+    double least = es_prefix_tree_least(p->has_all ? &p->all : &p->weights);
+    to->mass = es_prefix_tree_total(&p->weights);
+    to->least = isinf(least) ? 0 : least;
+    to->log_mass = log(to->mass);
+    to->log_least = log(least);
+}
+
 static uint64_t bytes(const es_selector *s)
 {
     const prioritized *p = (const prioritized *)s;
@@ -175,6 +185,7 @@ static const es_selector_class prioritized_class = {
     .ratios = ratios,
     .accepts = accepts,
     .effective = effective,
+    .describe = describe,
     .bytes = bytes,
     .free = free_prioritized,
     .random = true,

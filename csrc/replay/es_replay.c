@@ -301,6 +301,17 @@ int es_replay_reset(es_replay *r, uint32_t table)
     return (int)unless_failed(r, ES_OK);
 }
 
+int es_replay_set_limits(es_replay *r, uint32_t table, double min_diff, double max_diff)
+{
+    es_table *t = &r->tables.table[table];
+    if (es_table_is_implicit(t) || isnan(min_diff) || isnan(max_diff))
+        return -EINVAL;
+    if (r->tables.failed)
+        return ES_ESELECTOR;
+    es_table_limits_set(t, &(es_rate_limits){min_diff, max_diff});
+    return ES_OK;
+}
+
 int es_replay_learned(es_replay *r, uint32_t table)
 {
     es_table *t = &r->tables.table[table];
@@ -371,7 +382,7 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
 {
     es_table *t = &r->tables.table[table];
     uint64_t size = es_table_size(t), left = size - (t->aside == NULL ? 0 : es_rank_count(t->aside));
-    es_selector_figures said = {.hot = 0};
+    es_selector_figures said = {.mass = NAN, .least = NAN, .log_mass = NAN, .log_least = NAN};
     if (t->sampler->class->describe != NULL)
         t->sampler->class->describe(t->sampler, &said);
     *info = (es_table_info){
@@ -386,6 +397,12 @@ void es_replay_info(es_replay *r, uint32_t table, es_table_info *info)
         .drawn_before = r->drawn[table].count,
         .highest = t->highest,
         .effective_sample_size = left > 0 ? t->sampler->class->effective(t->sampler) : 0,
+        .mass = said.mass,
+        .least_weight = said.least,
+        .log_mass = said.log_mass,
+        .least_log_weight = said.log_least,
+        .min_diff = t->limits.min_diff,
+        .max_diff = t->limits.max_diff,
         .can_sample = es_table_can_sample(t, 1),
         .can_insert = es_table_can_insert(t, 1),
         .temperature = {said.temperature[0], said.temperature[1]},

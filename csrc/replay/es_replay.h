@@ -122,6 +122,10 @@ int64_t es_replay_delete(es_replay *r, uint32_t table, const uint64_t *keys, uin
 /* Removes all items, and counts from 0. ES_OK or ES_ESELECTOR. */
 int es_replay_reset(es_replay *r, uint32_t table);
 
+/* The table's limiter has other limits from now on, also for whoever opens the store next: after a kill both are those of
+ * before, or both those of after. The next es_replay_turn() lets parked items in that they allow. ES_OK; -EINVAL: one of
+ * them is no number, or the table's items have no records; ES_ESELECTOR. */
+int es_replay_set_limits(es_replay *r, uint32_t table, double min_diff, double max_diff);
 /* The learner has made an update: the items of a table whose sampler is of the kind ES_HOT_COLD are one older. Those that
  * are old enough become cold, or go; at most some thousand of them, and the others with the next updates. ES_OK, -EINVAL
  * for another table, or ES_ESELECTOR. */

@@ -152,6 +152,7 @@ typedef struct es_table_config {
     uint64_t max_size;          /* items */
     uint64_t max_times_sampled; /* 0: no limit */
     int64_t min_size;           /* the rate limiter */
+    /* The limits may change later: es_table_info has them. */
     double ratio, min_diff, max_diff;
     uint64_t max_parked;   /* items that wait for the limiter */
     uint32_t replacement;  /* 0: each living item once before any again */
@@ -282,6 +283,8 @@ typedef struct es_chunk_header {
 typedef struct es_restored {
     uint64_t steps, steps_dropped;
     uint64_t items[64], items_dropped[64]; /* ES_MAX_TABLES, of the new tables */
+    double min_diff[64], max_diff[64];     /* the limits that the old ones had last */
+    uint8_t has_limits[64];                /* 1: the new ones have them, too */
 } es_restored;
 
 /* Where es_replay_peek() has looked: at so many of the first so many records of items, and found an item in so many. */
@@ -295,6 +298,13 @@ typedef struct es_table_info {
     uint64_t drawn_before; /* items drawn for a batch that was cut short */
     double highest;        /* the highest priority so far */
     double effective_sample_size;
+    /* Of a sampler that draws items by their weights: their sum; and the least positive one of all items, or 0. With
+     * Uniform each is 1. Not a number: the sampler has no weights that can be compared with another table's. */
+    double mass, least_weight;
+    /* Their natural logarithms, also of Softmax, where a weight is exp(priority / temperature), which float64 may not hold.
+     * log_mass is -INFINITY if no weight is positive, and least_log_weight INFINITY. */
+    double log_mass, least_log_weight;
+    double min_diff, max_diff;       /* of the limiter, now: es_replay_set_limits() */
     uint32_t can_sample, can_insert; /* one item, now */
     /* Of Softmax: the first one. Of HotCold: of the hot part and of the cold one. 0: the sampler has none. */
     double temperature[2], part_effective[2];

@@ -172,6 +172,21 @@ static void forget_temperatures(const es_move *v, uint32_t table)
     words->temperature[0] = words->temperature[1] = 0;
 }
 
+/* Whether the limiter is the one that it was: then it has the limits that it had last. */
+static bool keeps_limits(const es_move *v, uint32_t from, uint32_t table)
+{
+    const es_table_config *a = &v->old.store.tables[from], *b = &v->new.tables[table];
+    return a->min_size == b->min_size && a->ratio == b->ratio && a->min_diff == b->min_diff &&
+           a->max_diff == b->max_diff && !es_store_layout_is_implicit(b);
+}
+
+static void forget_limits(const es_move *v, uint32_t table)
+{
+    const es_table_config *config = &v->new.tables[table];
+    v->new.words[table].min_diff = config->min_diff;
+    v->new.words[table].max_diff = config->max_diff;
+}
+
 /* All items of a new table are as young as one that comes next, or none was drawn in this round. */
 static void forget_ages(const es_move *v, uint32_t table)
 {
@@ -255,6 +270,11 @@ static int move_items(es_move *v, uint32_t from, uint32_t table)
         forget_ages(v, table);
     if (!keeps_temperatures(v, from, table))
         forget_temperatures(v, table);
+    v->restored->min_diff[table] = words->min_diff;
+    v->restored->max_diff[table] = words->max_diff;
+    v->restored->has_limits[table] = keeps_limits(v, from, table);
+    if (!v->restored->has_limits[table])
+        forget_limits(v, table);
     v->restored->items[table] = came;
     v->restored->items_dropped[table] = es_rank_count(t->used) - came;
     free(p.living);

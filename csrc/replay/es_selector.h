@@ -23,6 +23,7 @@ typedef struct es_candidate {
 /* What a selector says of itself. Of one part: the first of two. */
 typedef struct es_selector_figures {
     double temperature[2], effective[2];
+    double mass, least, log_mass, log_least; /* see es_table_info */
     uint64_t hot;
 } es_selector_figures;
 
@@ -51,7 +52,8 @@ typedef struct es_selector_class {
     void (*choose)(es_selector *s, double *temperatures);
     /* It has these from now on. */
     void (*use)(es_selector *s, const double *temperatures);
-    void (*describe)(es_selector *s, es_selector_figures *to); /* NULL: nothing to say */
+    void (*describe)(es_selector *s, es_selector_figures *to); /* NULL: nothing to say.
+                                                                  none of the masses is a number before */
     uint64_t (*bytes)(const es_selector *s);
     void (*free)(es_selector *s);
     bool random; /* each draw takes one number of the generator */

@@ -98,7 +98,10 @@ static void use(es_selector *s, const double *temperatures)
 
 static void describe(es_selector *s, es_selector_figures *to)
 {
-    to->temperature[0] = es_softmax_tree_temperature(((softmax *)s)->members);
+    const softmax *x = (const softmax *)s;
+    to->temperature[0] = es_softmax_tree_temperature(x->members);
+    to->log_mass = es_softmax_tree_log_sum(x->members);
+    to->log_least = es_softmax_tree_least(x->all) / to->temperature[0];
 }
 
 static uint64_t bytes(const es_selector *s)

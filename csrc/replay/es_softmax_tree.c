@@ -251,6 +251,11 @@ double es_softmax_tree_least(const es_softmax_tree *t)
     return t->all.least > 0 ? unseal(t->all.least) : INFINITY;
 }
 
+double es_softmax_tree_log_sum(const es_softmax_tree *t)
+{
+    return t->all.greatest > 0 ? unseal(t->all.greatest) / t->temperature + log(t->all.total) : -INFINITY;
+}
+
 double es_softmax_tree_effective(const es_softmax_tree *t)
 {
     return t->all.squares > 0 ? t->all.total * t->all.total / t->all.squares : 0;

@@ -25,6 +25,8 @@ void es_softmax_tree_find_many(const es_softmax_tree *t, const double *u, uint32
 double es_softmax_tree_probability(const es_softmax_tree *t, uint32_t leaf);
 /* The least priority that is present, or INFINITY. */
 double es_softmax_tree_least(const es_softmax_tree *t);
+/* The natural logarithm of the sum of exp(priority / temperature) over all that is present; -INFINITY if nothing is. */
+double es_softmax_tree_log_sum(const es_softmax_tree *t);
 /* 1 / the sum of the squares of all probabilities; 0 if no leaf is present. */
 double es_softmax_tree_effective(const es_softmax_tree *t);
 /* The temperature for an effective sample size of `share` of the leaves that are present: see es_temperature_choose().

@@ -5,7 +5,7 @@
 
 #define MAGIC UINT64_C(0x79616c7065722d73)   /* "s-replay" */
 #define FILLING UINT64_C(0x676e696c6c69662d) /* "-filling" */
-#define VERSION 5u
+#define VERSION 6u
 
 uint64_t es_store_size(const es_store_geometry *geo, const es_store_parts *parts)
 {
@@ -54,7 +54,11 @@ int es_store_format(void *base, uint64_t size, const es_store_geometry *geo, con
            es_store_layout_count_outputs(geo, parts->tables) * sizeof *parts->outputs);
     es_table_words *words = (es_table_words *)(bytes + at.words);
     for (uint32_t t = 0; t < geo->num_tables; t++)
-        words[t] = (es_table_words){.highest = 1, .round = 1, .random = geo->seed + t * UINT64_C(0x632be59bd9b4e019)};
+        words[t] = (es_table_words){.highest = 1,
+                                    .round = 1,
+                                    .random = geo->seed + t * UINT64_C(0x632be59bd9b4e019),
+                                    .min_diff = parts->tables[t].min_diff,
+                                    .max_diff = parts->tables[t].max_diff};
     hdr->hash = hash_of(hdr, parts);
     ES_COMPILER_BARRIER(); /* a store with its magic number is complete */
     *(volatile uint64_t *)&hdr->magic = MAGIC;

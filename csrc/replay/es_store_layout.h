@@ -33,10 +33,11 @@ typedef struct es_table_words {
     /* Of a sampler of two parts. The items that were inserted before the cold-th are the cold part; those before the
      * gone-th are too old: whoever opens the store removes them. */
     uint64_t cold, gone;
-    uint64_t moved, aged;  /* how many items became cold, and how many went because of their age */
-    uint64_t marked;       /* as inserted was at the learner's last update */
-    uint64_t tune_at;      /* temperatures are chosen again once so many changes have come: es_table_tune() */
-    double temperature[2]; /* 0: the sampler's own */
+    uint64_t moved, aged;      /* how many items became cold, and how many went because of their age */
+    uint64_t marked;           /* as inserted was at the learner's last update */
+    uint64_t tune_at;          /* temperatures are chosen again once so many changes have come: es_table_tune() */
+    double temperature[2];     /* 0: the sampler's own */
+    double min_diff, max_diff; /* of the limiter; at first those of the config, which does not change */
 } es_table_words;
 
 /* What went to a ring of batches. */

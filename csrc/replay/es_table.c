@@ -18,13 +18,13 @@ es_rate_counts es_table_counts(const es_table *t)
 bool es_table_can_insert(const es_table *t, uint64_t n)
 {
     es_rate_counts counts = es_table_counts(t);
-    return es_rate_limiter_can_insert(t->config, &counts, n);
+    return es_rate_limiter_can_insert(t->config, &t->limits, &counts, n);
 }
 
 bool es_table_can_sample(const es_table *t, uint64_t n)
 {
     es_rate_counts counts = es_table_counts(t);
-    return es_rate_limiter_can_sample(t->config, &counts, n);
+    return es_rate_limiter_can_sample(t->config, &t->limits, &counts, n);
 }
 
 static uint64_t in_a_row_words(const es_table *t)

@@ -29,9 +29,10 @@ typedef struct es_table {
     es_item_column *columns; /* of explicit items: as many for each as there are outputs; NULL: they have none */
     uint64_t first_item;     /* its place among the items of all tables */
     uint64_t slots;
-    double highest;     /* as in words, on which somebody may scribble */
-    uint32_t *step_of;  /* of an item: its last one. NULL: it is the item's number */
-    es_span *spans;     /* of an item. NULL: each is one step, or they are implicit */
+    double highest;        /* as in words, on which somebody may scribble */
+    es_rate_limits limits; /* likewise */
+    uint32_t *step_of;     /* of an item: its last one. NULL: it is the item's number */
+    es_span *spans;        /* of an item. NULL: each is one step, or they are implicit */
     uint64_t *in_a_row; /* a bit for each item of several steps: their records are one after the other, and stay so */
     es_form form;       /* what an item gives to a batch */
     es_rank *used;      /* records that are not free: members and parked ones. Where nothing parks: the members */
@@ -175,6 +176,14 @@ void es_table_enter_candidate(es_table *t, const es_candidate *c, const es_windo
 
 /* Removes all items, and counts from 0. */
 void es_table_reset(es_table *t);
+
+/* --- limits: es_table_limits.c --------------------------------------------------------- */
+
+/* The limiter has the limits that the store says: whether they are possible. */
+bool es_table_limits_begin(es_table *t);
+/* It has others from now on: numbers, or infinite. Of a table whose items have records. Others rely on it that their
+ * limiter never forbids to insert. */
+void es_table_limits_set(es_table *t, const es_rate_limits *limits);
 
 /* --- temperatures: es_table_tune.c ----------------------------------------------------- */
 

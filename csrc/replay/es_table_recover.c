@@ -81,7 +81,7 @@ int es_table_recover(es_table *t, uint64_t *where)
     es_sort_pair *living = NULL, *parked = NULL;
     *where = t->first_item;
     t->highest = *(volatile double *)&t->words->highest;
-    if (!words_are_possible(t))
+    if (!es_table_limits_begin(t) || !words_are_possible(t))
         return ES_EDAMAGED;
     if (es_table_ages(t))
         es_hot_cold_begin(t->sampler, t->words->cold);

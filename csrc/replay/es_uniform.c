@@ -1,4 +1,5 @@
 /* Each item is as likely as any other. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "replay/es_random.h"
@@ -52,6 +53,14 @@ static double effective(es_selector *s)
     return (double)es_rank_count(((uniform *)s)->members);
 }
 
+static void describe(es_selector *s, es_selector_figures *to)
+{
+    to->mass = effective(s);
+    to->least = 1;
+    to->log_mass = log(to->mass);
+    to->log_least = 0;
+}
+
 static uint64_t bytes(const es_selector *s)
 {
     const uniform *u = (const uniform *)s;
@@ -72,6 +81,7 @@ static const es_selector_class uniform_class = {
     .draw = draw,
     .probability = probability,
     .effective = effective,
+    .describe = describe,
     .bytes = bytes,
     .free = free_uniform,
     .random = true,

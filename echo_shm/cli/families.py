@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from echo_shm.cli import replay_figures, top
 from echo_shm.cli.ring_waits import RingWaits
+from echo_shm.replay.metric_names import OF_LIMITERS, OF_TABLES
 from echo_shm.ring.lockfile import INBOX
 from echo_shm.ring.metrics import Owner, RingView
 from echo_shm.ring.rollouts import RolloutFigures
@@ -146,28 +147,6 @@ def _summary(name: str, help_text: str, hist: "HistSummary") -> Family:
 
 # --- a replay -----------------------------------------------------------------
 
-#: Families of a replay's tables: name, kind, help, and the field of TableInfo.
-_OF_TABLES = (
-    ("items", "gauge", "Items of the table.", "size"),
-    ("items_max", "gauge", "The most items of the table.", "max_size"),
-    ("inserted", "counter", "Items that came.", "inserted"),
-    ("sampled", "counter", "Draws.", "sampled"),
-    ("deleted", "counter", "Items that went.", "deleted"),
-    ("evicted", "counter", "Items that went to make room.", "evicted"),
-    ("parked_items", "gauge", "Items that wait for the limiter to let them in.", "parked"),
-    ("episodes", "gauge", "Different episodes among the items.", "episodes"),
-    ("effective_sample_size", "gauge", "How many equally likely items would vary a draw as much.",
-     "effective_sample_size"),
-    ("table_bytes", "gauge", "Memory of the table, beside the steps.", "bytes"),
-)  # fmt: skip
-_OF_LIMITERS = (
-    ("limiter_diff", "inserted * ratio - sampled."),
-    ("limiter_min_diff", "What the limiter keeps diff above."),
-    ("limiter_max_diff", "What the limiter keeps diff below."),
-    ("limiter_can_insert", "1 if an item can be inserted."),
-    ("limiter_can_sample", "1 if an item can be sampled."),
-)
-
 
 def replay_families(reading: replay_figures.Reading) -> Iterator[Family]:
     """The families of one replay, as its board and its rings say."""
@@ -186,10 +165,10 @@ def replay_families(reading: replay_figures.Reading) -> Iterator[Family]:
     longest = max((heard - wait.since for wait in seen.waiting), default=0.0)
     yield _one("replay_wait_seconds", "gauge", "How long somebody waits, for whatever.", max(0.0, longest))
     tables = list(seen.tables.items())[:MOST_TABLES]
-    for name, kind, help_text, field in _OF_TABLES:
+    for name, kind, help_text, field in OF_TABLES:
         values = [({"table": table}, float(getattr(info, field))) for table, info in tables]
         yield _many(f"replay_{name}", kind, help_text, values)
-    for name, help_text in _OF_LIMITERS:
+    for name, help_text in OF_LIMITERS:
         field = name.removeprefix("limiter_")
         values = [({"table": table}, float(getattr(info.limiter, field))) for table, info in tables]
         yield _many(f"replay_{name}", "gauge", help_text, values)

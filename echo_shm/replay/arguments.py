@@ -236,6 +236,14 @@ def no_ages(name: str) -> str:
     return f"table {name!r}: items age only where the sampler is HotCold(...)"
 
 
+def no_limits(name: str) -> str:
+    """That the limits of a table without records do not change."""
+    return (
+        f"table {name!r} has no records of its items, so its limiter never forbids to insert, and its limits stay: "
+        "make it with records, for example Table(..., max_times_sampled=10**9)"
+    )
+
+
 def listed(names: Sequence[str]) -> str:
     """The tables of a replay, in words."""
     return ("the tables " if len(names) > 1 else "the table ") + ", ".join(map(repr, names))

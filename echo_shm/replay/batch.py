@@ -1,5 +1,6 @@
 """What a replay returns: batches, and what a table says of itself."""
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
@@ -60,7 +61,8 @@ class LimiterInfo:
     """A table's rate limiter: its settings, and what it allows now.
 
     Attributes:
-        min_size, ratio, min_diff, max_diff: As of :class:`RateLimiter`.
+        min_size, ratio: As of :class:`RateLimiter`.
+        min_diff, max_diff: Those that it has now: see :meth:`Replay.set_limits`.
         diff: ``inserted * ratio - sampled``.
         can_sample, can_insert: Whether one item can be sampled, or inserted.
 
@@ -129,6 +131,17 @@ class TableInfo:
         bytes: All memory of the table, beside the steps themselves.
         temperature: That of a :class:`Softmax` sampler now; 0 for other samplers.
         hot_cold: The parts of a :class:`HotCold` sampler; None for other samplers.
+        mass: The sum of the weights by which the sampler draws: with :class:`Uniform` how many items it may draw, with
+            :class:`Prioritized` the sum of their ``priority ** alpha``. Not a number with other samplers.
+        least_weight: The least positive weight of an item, or 0 if there is none; with :class:`Uniform` 1. Not a number
+            with other samplers.
+        log_mass: The natural logarithm of the sum of the weights of the items that the sampler may draw now. A weight
+            ``w`` is 1 with :class:`Uniform`, ``priority ** alpha`` with :class:`Prioritized`, and ``exp(priority /
+            temperature)`` with :class:`Softmax`, so that ``probability = exp(log(w) - log_mass)``. ``-inf`` if none is
+            positive. Not a number with other samplers.
+        least_log_weight: The natural logarithm of the least positive weight of all items: the importance weight of an
+            item is ``exp(-beta * (log(w) - least_log_weight))``. 0 with :class:`Uniform`; ``inf`` if no weight is
+            positive. Not a number with other samplers.
 
     """
 
@@ -145,6 +158,10 @@ class TableInfo:
     bytes: int
     temperature: float = 0.0
     hot_cold: HotColdInfo | None = None
+    mass: float = math.nan
+    least_weight: float = math.nan
+    log_mass: float = math.nan
+    least_log_weight: float = math.nan
 
 
 class Settings(NamedTuple):
@@ -153,8 +170,6 @@ class Settings(NamedTuple):
     max_size: int
     min_size: int
     ratio: float
-    min_diff: float
-    max_diff: float
     is_protected: bool
     exponents: tuple[float, ...]
     #: Whether the sampler, and the remover, is a :class:`CustomSelector`.
@@ -169,8 +184,6 @@ class Settings(NamedTuple):
             max_size=config.max_size,
             min_size=config.min_size,
             ratio=config.ratio,
-            min_diff=config.min_diff,
-            max_diff=config.max_diff,
             is_protected=bool(config.is_protected),
             exponents=tuple(
                 one.parameter for one in (config.sampler, config.remover) if one.kind == lib.ES_PRIORITIZED
@@ -195,14 +208,18 @@ def table_info(config: Settings, info: "CTableInfo") -> TableInfo:
         limiter=LimiterInfo(
             min_size=config.min_size,
             ratio=config.ratio,
-            min_diff=config.min_diff,
-            max_diff=config.max_diff,
+            min_diff=info.min_diff,
+            max_diff=info.max_diff,
             diff=info.inserted * config.ratio - info.sampled,
             can_sample=bool(info.can_sample),
             can_insert=bool(info.can_insert),
         ),
         effective_sample_size=info.effective_sample_size,
         bytes=info.bytes,
+        mass=info.mass,
+        least_weight=info.least_weight,
+        log_mass=info.log_mass,
+        least_log_weight=info.least_log_weight,
         temperature=info.temperature[0] if config.is_softmax else 0.0,
         hot_cold=_hot_cold_info(info) if config.is_hot_cold else None,
     )

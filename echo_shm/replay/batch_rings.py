@@ -4,7 +4,7 @@ import contextlib
 import errno
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -241,6 +241,15 @@ class BatchRings:
         """The names of those that learners may attach to: all, but for those of a group that has some of its rings."""
         connected = set(self._connected)
         return [one.name(self._name) for one in self._connected if connected.issuperset(one.group())]
+
+    def untaken(self, tables: Collection[int]) -> int:
+        """How many items of those tables are in rings that a learner is attached to, and not released by it."""
+        full, count = ffi.new("uint64_t *"), 0
+        with self._lock:
+            for one, attachment in zip(self._connected, self._attachments, strict=True):
+                if one.table in tables and lib.es_api_learner_alive(attachment.ring):
+                    count += lib.es_monitor_count_committed(attachment.ring, full)
+        return count
 
     def sweep(self) -> None:
         """Reaps dead learners, so that another one gets their batches."""

@@ -1,10 +1,11 @@
 """A replay in another process, of this machine or another, as those see it that do not have it."""
 
+import contextlib
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, cast
 
 import numpy as np
 
@@ -204,7 +205,11 @@ class ReplayClient:
         """
         number, n, prefetch = self._number(table), arguments.count(n), integer("prefetch", prefetch, 1)
         one = BatchRing(number, n, *_member(rank, world_size))
-        return self._way.batches(one, prefetch, check_timeout(timeout))
+        return _until_none(self._way.batches(one, prefetch, check_timeout(timeout)))
+
+    def _polled(self, n: int, table: str, prefetch: int, pause: float) -> Generator[Batch | None]:
+        """As :meth:`dataset_iter`; but where nothing comes for so many seconds, it yields None and goes on."""
+        return self._way.batches(BatchRing(self._number(table), n, 0, 0), prefetch, pause)
 
     def _send(self, kind: int, keys: Any, priorities: Any, table: int, timeout: float | None) -> None:
         timeout = check_timeout(timeout)
@@ -261,6 +266,12 @@ class ReplayClient:
         raise TypeError(
             "a ReplayClient belongs to its process: pickle replay.handle, and attach there: ReplayClient(handle)"
         )
+
+
+def _until_none(coming: Generator[Batch | None]) -> Iterator[Batch]:
+    """What comes before nothing came in time. It refers to no batch that its user may still use."""
+    with contextlib.closing(coming):
+        yield from cast(Iterator[Batch], iter(coming.__next__, None))
 
 
 def _member(rank: object, world_size: object) -> tuple[int, int]:

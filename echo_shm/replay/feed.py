@@ -4,7 +4,7 @@ import errno
 import os
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from echo_shm._core import ffi, lib
@@ -41,6 +41,7 @@ class Feed:
         waits: Why a step that has come cannot be stored; None if there is none.
         unsynced: Whether a step that has come waits until the store is synced.
         stuck: Why that cannot be, in words, or None. Whoever syncs sets it.
+        ended: Whether writers and clients are shut out, and all that they have sent is stored.
         held_back: Whether a limiter holds back items that have come, or those that a ring of batches has room for.
         handle: What other processes attach with.
 
@@ -60,7 +61,7 @@ class Feed:
         self._name = name
         self._describe = describe
         self.waits: str | None = None
-        self.held_back = self.unsynced = False
+        self.held_back = self.unsynced = self.ended = False
         self.stuck: str | None = None
         self.handle = sources.handle
         self._codes: tuple[int, ...] = ()  # why each ring of batches got no more
@@ -69,7 +70,7 @@ class Feed:
         self._written = 0.0
         # It changes when the replay closes, for a thread that waits.
         self._word = ffi.new("uint32_t *")
-        self._watched: tuple[bool, tuple[int, ...]] | None = None
+        self._watched: tuple[bool, bool, tuple[int, ...]] | None = None
         self._watches, self._num_watches = ffi.new("es_watch[]", []), 0
         sources.connect(core)
         self._batches = BatchRings(core, name, batches)
@@ -85,8 +86,10 @@ class Feed:
         got = self._core.turn(self._most)
         if isinstance(got, int):
             return 0  # closed
-        done, steps, _, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
+        done, steps, updates, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
         self.unsynced = steps == lib.ES_UNSYNCED
+        # The core says so of a closed ring once nothing is claimed, committed, or taken and not stored.
+        self.ended = steps == updates == lib.ES_ENDED and parked == 0
         self.held_back = parked > 0 or lib.ES_SHORT in self._codes
         if n:
             self._batches.make(asked, n, num_batches, world_size)
@@ -138,9 +141,9 @@ class Feed:
     def _causes(self) -> "tuple[Watch, int]":
         """What to wait for: only for what this replay would act on, or it would be found again and again."""
         full = tuple(i for i, code in enumerate(self._codes) if code == lib.ES_FULL)
-        key = self.waits is not None, full
+        key = self.waits is not None, self.ended, full
         if key != self._watched:
-            brings = self._sources.rings[1 if self.waits is not None else 0 :]
+            brings = [] if self.ended else self._sources.rings[1 if self.waits is not None else 0 :]
             rings = self._batches.rings
             takes = [rings[i] for i in full if i < len(rings)]
             self._watches = ffi.new(
@@ -161,6 +164,15 @@ class Feed:
     def senders(self) -> int:
         """How many writers and clients are attached."""
         return self._sources.senders()
+
+    def shut_out(self) -> None:
+        """Closes the rings to writers and clients: see :attr:`ended`. Batches are made as before."""
+        self._sources.shut_out()
+        self.wake()
+
+    def untaken(self, tables: Collection[int]) -> int:
+        """How many items of those tables are in rings of batches, and no learner that is attached has used them."""
+        return self._batches.untaken(tables)
 
     def close(self) -> None:
         """Ends the rings: writers get ConnectionClosedError. What they brought and nobody stored is lost."""

@@ -10,6 +10,7 @@ from echo_shm._replay import Core
 from echo_shm.errors import ConnectionClosedError, EchoShmError, ForkedError, error_from
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, table_info
+from echo_shm.replay.rate_limiters import new_limits
 from echo_shm.replay.rings import Rings
 from echo_shm.replay.store import Store
 from echo_shm.ring.fast_path import compile_tree
@@ -167,6 +168,43 @@ class Items:
         self._checked(self._core.reset(self._number(table)))
         if self._core.waiting:
             self._rings.tell()
+
+    def set_limits(self, table: str | None, min_diff: float, max_diff: float) -> None:
+        """Gives a table's rate limiter other limits, from now on. Its ``min_size`` and its ``ratio`` stay.
+
+        Whoever waits for the table looks again: samplers, writers, and items that wait until the limiter lets them in.
+        If ``inserted * ratio - sampled`` is out of the new range, one side alone goes on until it is not: above
+        ``max_diff`` writers wait for samplers, below ``min_diff`` samplers wait for writers.
+
+        The limits are the table's own: they outlive :meth:`reset` and this process. :meth:`Replay.attach` finds them,
+        and :meth:`Replay.checkpoint` writes them down. :meth:`Replay.restore` brings them back unless its ``tables``
+        have another limiter for this table than the one that it was made with.
+
+        Args:
+            table: The table. None: the only one.
+            min_diff: The least that ``inserted * ratio - sampled`` may become by sampling; may be ``-inf``.
+            max_diff: The most that it may become by inserting; may be ``inf``. The range need not contain
+                ``ratio * min_size``.
+
+        Raises:
+            ValueError: The table is unknown, or has no records (see :class:`Table`); a limit is no number, or at the
+                wrong infinity; or the range is so narrow that the table would come to allow neither an insertion nor a
+                sample. Nothing has changed.
+            ConnectionClosedError, ForkedError: As :meth:`update`.
+
+        """
+        name = self._names[self._number(table)]
+        self._set_limits(name, *new_limits(self._store.tables[name].ratio, min_diff, max_diff))
+
+    def _set_limits(self, name: str, low: float, high: float) -> None:
+        """As :meth:`set_limits`. The range may be narrow, or empty: then it allows nothing until the next call."""
+        self._rings.look()
+        code = self._core.set_limits(self._number(name), low, high)
+        if code == -errno.EINVAL:
+            raise ValueError(arguments.no_limits(name))
+        self._checked(code)
+        self._rings.look()  # lets in what was parked
+        self._rings.tell()
 
     def learned(self, table: str | None = None) -> None:
         """The learner has made an update: the items of a table whose sampler is :class:`HotCold` are one older.

@@ -3,7 +3,7 @@
 import contextlib
 import errno
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 
 import optree
 
@@ -33,26 +33,25 @@ def batches(
     timeout: float | None,
     grace: float | None,
     ask: Callable[[], None],
-) -> Iterator[Batch]:
-    """Yields batches of items of a table of another process's replay.
+) -> Generator[Batch | None]:
+    """Yields batches of items of a table of another process's replay; None where nothing came in time.
 
     Args:
         replay: Its name.
         one: The ring.
         treespec: The structure of a step.
-        timeout: The iteration ends once nothing came for so many seconds; None: no limit.
+        timeout: Seconds; None: no limit.
         grace: How many seconds to wait for the next replay if this one was killed; None: no limit.
         ask: Asks the replay for the ring.
 
     """
-    attachment = _attach(replay, one, treespec, timeout, grace, ask)
-    if attachment is None:
-        return
+    while (attachment := _attach(replay, one, treespec, timeout, grace, ask)) is None:
+        yield None
     reader, replays = BatchReader(attachment, writable=True), _Replays(replay, attachment.segment, grace)
     with contextlib.ExitStack() as leaving:
         leaving.callback(reader.close)
-        if one.world_size and not _take_rank(replay, one, attachment, timeout, replays, leaving):
-            return
+        while one.world_size and not _take_rank(replay, one, attachment, timeout, replays, leaving):
+            yield None
         while box := _next(reader, timeout, replays):
             # The generator itself must not refer to the batch while its user works on it, or waits for the next.
             yield box.pop()
@@ -87,12 +86,12 @@ def _take_rank(
     return True
 
 
-def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch]:
-    """The next batch in a list, or an empty list at the end."""
+def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch | None]:
+    """The next batch in a list; None in it if nothing came in time; an empty list at the end."""
     try:
         sample = reader.next(timeout, replays, True)
     except TimeoutError:
-        return []
+        return [None]
     return [] if sample is None else [sample.batch]
 
 

@@ -50,20 +50,35 @@ class RateLimiter:
                 f"min_diff={self.min_diff!r}, max_diff={self.max_diff!r}: use a range that contains "
                 f"ratio * min_size = {middle!r}; otherwise the table blocks as soon as it holds min_size items"
             )
-        if self._deadlocks():
-            raise ValueError(
-                f"min_diff={self.min_diff!r}, max_diff={self.max_diff!r}: use a range of {1 + self.ratio!r} or more "
-                f"(1 + ratio); otherwise the table comes to allow neither an insertion nor a sample"
-            )
+        _check_width(self.ratio, self.min_diff, self.max_diff)
 
-    def _deadlocks(self) -> bool:
-        """Whether neither is allowed at some ``I * ratio - S``. Those above ``low`` forbid insertions, those below
-        ``high`` samples."""
-        low, high = self.max_diff - self.ratio, self.min_diff + 1
-        if not low < high:
-            return False
-        # With a whole ratio only whole numbers come, perhaps none between the two. Queue(1) is such a limiter.
-        return not self.ratio.is_integer() or math.floor(low) + 1 < high
+
+def new_limits(ratio: float, min_diff: object, max_diff: object) -> tuple[float, float]:
+    """The limits that a limiter of that ratio gets while its table is used.
+
+    Raises:
+        ValueError: One is no number, or forbids sampling or inserting for ever, or they are too close to each other.
+
+    """
+    low, high = number("min_diff", min_diff), number("max_diff", max_diff)
+    if low == math.inf or high == -math.inf:
+        raise ValueError(
+            f"min_diff={low!r}, max_diff={high!r}: use a min_diff below inf and a max_diff above -inf; otherwise "
+            "nobody can ever sample, or nobody can ever insert"
+        )
+    _check_width(ratio, low, high)
+    return low, high
+
+
+def _check_width(ratio: float, min_diff: float, max_diff: float) -> None:
+    """Raises ValueError if neither is allowed at some ``I * ratio - S``."""
+    low, high = max_diff - ratio, min_diff + 1  # what is above low forbids insertions, what is below high samples
+    # With a whole ratio only whole numbers come, perhaps none between the two. Queue(1) is such a limiter.
+    if low < high and (not ratio.is_integer() or math.floor(low) + 1 < high):
+        raise ValueError(
+            f"min_diff={min_diff!r}, max_diff={max_diff!r}: use a range of {1 + ratio!r} or more (1 + ratio); "
+            "otherwise the table comes to allow neither an insertion nor a sample"
+        )
 
 
 class MinSize(RateLimiter):

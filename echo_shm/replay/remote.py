@@ -60,12 +60,12 @@ class RemoteWriter(ItemWriter):
         """
         self._client._sender.flush_taken(self._client._time(timeout))
 
-    def subscriber(self, example: Tree = None) -> TcpSubscriber:
+    def subscriber(self, example: Tree = None, timeout: float | None = 0.0) -> TcpSubscriber:
         """Subscribes to the weights that the learner publishes: see :meth:`Replay.publisher`.
 
-        The argument and the errors are those of :meth:`TcpClient.subscriber`.
+        The arguments and the errors are those of :meth:`TcpClient.subscriber`.
         """
-        return self._client.subscriber(example)
+        return self._client.subscriber(example, timeout)
 
     def close(self, timeout: float | None = None) -> None:
         """Delivers what was sent to the replay's inbox, then disconnects; see :meth:`TcpClient.close`. Idempotent."""

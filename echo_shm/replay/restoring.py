@@ -272,22 +272,27 @@ class Plan:
                 progress(min(done, row_bytes), row_bytes)
         gone = [number for number, source in enumerate(sources) if source < 0 <= self.sources[number]]
         self.sources = list(sources)
+        limits = {
+            number: {"min_diff": restored.min_diff[number], "max_diff": restored.max_diff[number]}
+            for number, source in enumerate(sources)
+            if source >= 0 and not restored.has_limits[number]
+        }
         return Restored(
             str(checkpoint.path),
             restored.steps,
             restored.steps_dropped,
             {name: restored.items[i] for i, name in enumerate(self.names)},
             {name: restored.items_dropped[i] for i, name in enumerate(self.names)},
-            tuple(self._changes(set(gone))),
+            tuple(self._changes(set(gone), limits)),
         )
 
     @property
     def is_same(self) -> bool:
         """Whether nothing has changed, so that all items have the keys that they had."""
-        return self.capacity == self._checkpoint.geo.capacity and not list(self._changes(set()))
+        return self.capacity == self._checkpoint.geo.capacity and not list(self._changes(set(), {}))
 
-    def _changes(self, gone: set[int]) -> Iterator[str]:
-        """What differs. gone: tables whose items are others than they were."""
+    def _changes(self, gone: set[int], limits: Mapping[int, Mapping[str, float]]) -> Iterator[str]:
+        """What differs. gone: tables whose items are others than they were. limits: those that did not come."""
         checkpoint = self._checkpoint
         for label, now, before in (
             ("capacity", self.capacity, checkpoint.geo.capacity),
@@ -308,7 +313,7 @@ class Plan:
                 yield f"table {name!r} has items of {item!r}, and had some of {old!r}: these are dropped"
             elif item != old:
                 yield f"table {name!r} has items of {item!r}, and had them of {old!r}"
-            differ = list(_differences(self.configs[number], checkpoint.configs[before]))
+            differ = list(_differences(self.configs[number], checkpoint.configs[before], limits.get(number, {})))
             if differ:
                 yield f"table {name!r}: {', '.join(differ)}"
 
@@ -325,10 +330,12 @@ def go_on(core: Core, checkpoint: Checkpoint, plan: Plan, same_episode: bool) ->
         core.end_episode(None)
 
 
-def _differences(now: "TableConfig", before: "TableConfig") -> Iterator[str]:
+def _differences(now: "TableConfig", before: "TableConfig", limits: Mapping[str, float]) -> Iterator[str]:
+    """What differs of a table. limits: those that it had last, if it has others now."""
     for field in _SETTINGS:
-        if getattr(now, field) != getattr(before, field):
-            yield f"{field}={getattr(now, field)}, and was {getattr(before, field)}"
+        was = limits.get(field, getattr(before, field))
+        if getattr(now, field) != was:
+            yield f"{field}={getattr(now, field)}, and was {was}"
     for which in ("sampler", "remover"):
         one, other = getattr(now, which), getattr(before, which)
         if any(getattr(one, field) != getattr(other, field) for field in _SELECTOR):

@@ -6,7 +6,7 @@ import os
 import secrets
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, TypeVar
 
 from echo_shm._core import ffi
@@ -32,6 +32,9 @@ _T = TypeVar("_T")
 
 #: The longest sleep before somebody looks for dead writers (seconds).
 _SLICE = 0.1
+
+#: Between two looks at whether all is stored (seconds).
+_NAP = 1e-3
 
 #: The longest sleep of a thread that waits for workers to end (seconds): they end without a word to the rings.
 _SHORT = 0.02
@@ -196,6 +199,30 @@ class Rings:
         rings = feed or self._sources
         self._feed = self._sources = None
         return rings
+
+    # -- the end of what comes
+
+    def shut_out(self) -> None:
+        """Closes the replay to writers and clients of all hosts, and returns once all that they have sent is stored.
+
+        A rate limiter that lets nothing in is waited for, however long.
+        """
+        feed = self.open()
+        feed.shut_out()
+        while not feed.ended:
+            self.check()
+            self.look()
+            time.sleep(_NAP)  # another thread stores it, or a writer is about to commit: no word of its own says so
+
+    @property
+    def are_shut(self) -> bool:
+        """Whether writers and clients are shut out, by this process or by one before it."""
+        return self._sources is not None and self._sources.are_closed
+
+    def untaken(self, tables: Collection[str]) -> int:
+        """How many items of those tables are drawn ahead for learners in other processes, and not used yet."""
+        feed = self._feed
+        return 0 if feed is None else feed.untaken([self._names.index(one) for one in tables])
 
     # -- storing
 

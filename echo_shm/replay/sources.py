@@ -129,6 +129,16 @@ class Sources:
             count += snap.active_producers + snap.active_remotes
         return count
 
+    def shut_out(self) -> None:
+        """Closes the rings to writers and clients, forever. What they have sent can still be taken."""
+        for attachment in self._attachments:
+            attachment.check(lib.es_api_close(attachment.ring))
+
+    @property
+    def are_closed(self) -> bool:
+        """Whether writers and clients are shut out."""
+        return any(attachment.ring_closed() for attachment in self._attachments)
+
     def close(self) -> None:
         """Ends the rings: writers get ConnectionClosedError. What they brought and nobody stored is lost."""
         for attachment, segment in zip(self._attachments, self._segments, strict=True):

@@ -65,6 +65,7 @@ _FUNCTIONS = (
     "es_replay_update",
     "es_replay_delete",
     "es_replay_reset",
+    "es_replay_set_limits",
     "es_replay_learned",
     "es_replay_notes",
     "es_replay_set_notes",
@@ -320,7 +321,7 @@ def attach_store(name: str | os.PathLike[str], example: Tree) -> Store:
     try:
         lockfile = open_lockfile(name, FILES, create=False)
     except FileNotFoundError:
-        raise SegmentError(f"no replay is named {name!r}") from None
+        raise SegmentError(errno.ENOENT, f"no replay is named {name!r}") from None
     except SegmentError:
         raise
     except OSError as error:

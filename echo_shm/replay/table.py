@@ -45,6 +45,7 @@ class Table:
             ``Fifo()`` by default; ``Lifo()`` with a ``Stack``.
         max_size: Most items, 1 or more; None for as many as the replay holds steps.
         rate_limiter: When the table may be sampled and inserted into: ``MinSize(1)`` by default.
+            :meth:`Replay.set_limits` changes its limits later.
         max_times_sampled: How often an item is sampled before it goes; 0 for no limit. By default 1 with a ``Queue``
             or a ``Stack``, and 0 otherwise.
         replacement: False: each item is sampled once before any is sampled again.

@@ -7,7 +7,7 @@ import secrets
 import ssl
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -60,8 +60,8 @@ class Way(Protocol):
     def send(self, block: Array, timeout: float | None) -> None:
         """Sends a block of updates."""
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Iterator[Batch]:
-        """Yields the batches of a ring; see :meth:`ReplayClient.dataset_iter`."""
+    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
+        """Yields the batches of a ring, see :meth:`ReplayClient.dataset_iter`; None where nothing came in time."""
 
     def figures(self) -> object:
         """What the replay's board says of its tables."""
@@ -91,8 +91,8 @@ class LocalWay:
         """Sends a block of updates."""
         self._updates.send(block, timeout)
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Iterator[Batch]:
-        """Yields the batches of a ring."""
+    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
+        """Yields the batches of a ring; None where nothing came in time."""
         self._updates._attachment.refuse_in_child()
         treespec = self.handle.treespec
         assert treespec is not None  # a replay knows its steps
@@ -170,8 +170,8 @@ class RemoteWay:
         """Sends a block of updates."""
         self._updates.send(block, timeout)
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Iterator[Batch]:
-        """Yields the batches of a ring."""
+    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
+        """Yields the batches of a ring; None where nothing came in time."""
         self._updates._sender.raise_if_forked()
         if one.n > learner_wire.MAX_ITEMS:
             raise ValueError(f"n={one.n}: a batch on another host has at most {learner_wire.MAX_ITEMS} items")
@@ -179,7 +179,7 @@ class RemoteWay:
         ask = Ask(one.table, one.n, min(prefetch + 1, _MOST), rank=one.rank, world_size=one.world_size)
         return self._batches(ask, timeout)
 
-    def _batches(self, ask: Ask, timeout: float | None) -> Iterator[Batch]:
+    def _batches(self, ask: Ask, timeout: float | None) -> Generator[Batch | None]:
         client = secrets.token_bytes(16)
         specs: list[Spec] = []
 
@@ -187,12 +187,12 @@ class RemoteWay:
             specs.append(spec_of_batches(found, self._step.structure, f"the server at {self.what}"))
 
         options = self._options._replace(client=client)
-        connection = self._tried(lambda: self._connect(client))
+        connection = self._tried(lambda: self._connect(client), timeout)
         received = Batches(options, connection, ask, check, self._grace)
         try:
-            while arrays := received.next(timeout):
+            while (arrays := received.next(timeout)) or not received.over:
                 # The generator itself must not refer to the batch while its user works on it, or waits for the next.
-                yield cast(Batch, specs[0].structure.unflatten(arrays.pop()))
+                yield cast(Batch, specs[0].structure.unflatten(arrays.pop())) if arrays else None
         finally:
             received.close()
 
@@ -200,9 +200,9 @@ class RemoteWay:
         """What the replay's board says of its tables."""
         return self._tried(self._ask_figures)
 
-    def _tried(self, attempt: Callable[[], _T]) -> _T:
-        """Tries again while the server cannot be reached, as the client of the updates does."""
-        backoff = Backoff(self._grace)
+    def _tried(self, attempt: Callable[[], _T], limit: float | None = None) -> _T:
+        """Tries again while the server cannot be reached, as the client of the updates does, for `limit` seconds."""
+        backoff = Backoff(self._grace if limit is None else min(limit, self._grace))
         backoff.restart(useful=True)
         while True:
             self._updates._sender.raise_if_forked()

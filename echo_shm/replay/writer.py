@@ -3,6 +3,7 @@
 import collections
 import contextlib
 import errno
+import functools
 import time
 from dataclasses import dataclass
 from typing import NoReturn
@@ -19,6 +20,7 @@ from echo_shm.ring.inbox import Tables, step_spec
 from echo_shm.spec import Tree
 from echo_shm.timeouts import check_timeout
 from echo_shm.weights import Subscriber
+from echo_shm.weights.subscription import await_publisher
 
 #: The last items that a writer can wait for one by one.
 _MARKS = 1024
@@ -146,14 +148,19 @@ class Writer(ItemWriter):
             time.sleep(nap)
             nap = min(2 * nap, _LATEST)
 
-    def subscriber(self, example: Tree = None) -> Subscriber:
+    def subscriber(self, example: Tree = None, timeout: float | None = 0.0) -> Subscriber:
         """Subscribes to the weights that the learner publishes: see :meth:`Replay.publisher`.
+
+        Args:
+            example: As for :class:`Subscriber`.
+            timeout: How many seconds to wait for a learner that has no publisher yet. None: no limit.
 
         Raises:
             SegmentError, SpecMismatchError: As for :class:`Subscriber`. The replay has no publisher.
+            ValueError: ``timeout`` is not a number of seconds.
 
         """
-        return Subscriber._beside(self.name, None, example)
+        return await_publisher(functools.partial(Subscriber._beside, self.name, None, example), timeout)
 
     def _why_not(self) -> str:
         with contextlib.suppress(SegmentError):

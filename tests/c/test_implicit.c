@@ -353,6 +353,31 @@ TEST(open_refuses_marks_that_cannot_be)
     close_it(f);
 }
 
+/* An item that the limiter forbids would be parked, and there is no record for it. */
+TEST(the_limiter_of_marks_never_forbids_to_insert)
+{
+    fixture *f = made(70, 1000, 0);
+    CHECK_EQ(es_replay_set_limits(f->r, 1, -INFINITY, 0), -EINVAL);
+    CHECK_EQ(es_replay_set_limits(f->r, 1, -INFINITY, INFINITY), -EINVAL);
+    uint64_t first = tables_of(f)->store.step_slots + tables_of(f)->store.first_item[1];
+    es_replay_free(f->r);
+    es_table_words *words = &((es_table_words *)((uint8_t *)f->base + ((es_store_header *)f->base)->at.words))[1];
+    words->max_diff = 0;
+    CHECK_EQ(open_it(f), ES_EDAMAGED);
+    CHECK_EQ(f->why.index, first);
+    CHECK_EQ(f->why.table, 1);
+    words->max_diff = INFINITY;
+    CHECK_EQ(open_it(f), ES_OK);
+    words->max_diff = 0; /* somebody scribbles on it now: it is not looked at */
+    for (uint32_t i = 0; i < 8; i++) {
+        es_step_head head = {.stream = 3, .number = i, .index = i};
+        CHECK_EQ(bring(f, &head, NULL), ES_OK);
+    }
+    CHECK_EQ(es_table_size(&tables_of(f)->table[1]), 6);
+    check_all(f);
+    close_it(f);
+}
+
 /* Nothing in the store finds memory: what is scribbled there can make items wrong, not more. */
 TEST(scribbles_on_what_items_follow_from)
 {

@@ -429,6 +429,8 @@ TEST(open_refuses_impossible_records)
     IMPOSSIBLE(words->temperature[0] = NAN, at - 1);
     IMPOSSIBLE(words->temperature[1] = -1, at - 1);
     IMPOSSIBLE(words->temperature[1] = 1, at - 1); /* without the first one */
+    IMPOSSIBLE(words->min_diff = NAN, at - 1);
+    IMPOSSIBLE(words->max_diff = NAN, at - 1);
     IMPOSSIBLE(s.redo.log->length = s.redo.room + 1, 0);
     IMPOSSIBLE((s.redo.log->length = 1, s.redo.log->entries[0].offset = 4), 0);
     IMPOSSIBLE((s.redo.log->length = 1, s.redo.log->entries[0].offset = f.size), 0);
@@ -437,6 +439,43 @@ TEST(open_refuses_impossible_records)
     CHECK_EQ(open_again(&f), ES_OK);
     es_store_unmap(&s);
     free(whole);
+    destroy(&f);
+}
+
+/* --- limits --------------------------------------------------------------------------------- */
+
+TEST(limits_change_and_outlive_their_process)
+{
+    fixture f = new_fixture();
+    es_table_info info;
+    f.tables[0].max_diff = 2;
+    make(&f);
+    CHECK_EQ(add(&f, 1, 1), ES_OK);
+    CHECK_EQ(add(&f, 1, 1), ES_OK);
+    remember(&f);
+    CHECK_EQ(es_replay_set_limits(f.r, 0, NAN, 3), -EINVAL);
+    CHECK_EQ(es_replay_set_limits(f.r, 0, 0, NAN), -EINVAL);
+    CHECK_EQ(add(&f, 1, 1), ES_REFUSED);
+    CHECK(is_unchanged(&f));
+    CHECK_EQ(es_replay_set_limits(f.r, 0, 2.5, 3), ES_OK);
+    CHECK_EQ(es_replay_can_insert(f.r, 0, 1), 1);
+    CHECK_EQ(es_replay_can_sample(f.r, 0, 1), 0);
+    let_go(&f);
+    CHECK_EQ(open_again(&f), ES_OK);
+    es_replay_info(f.r, 0, &info);
+    CHECK(info.min_diff == 2.5 && info.max_diff == 3);
+    CHECK(!info.can_sample && info.can_insert);
+    CHECK_EQ(add(&f, 1, 1), ES_OK);
+    CHECK_EQ(add(&f, 1, 1), ES_REFUSED);
+    CHECK_EQ(es_replay_reset(f.r, 0), ES_OK);
+    es_replay_info(f.r, 0, &info);
+    CHECK(info.min_diff == 2.5 && info.max_diff == 3);
+    es_replay_info(f.r, 1, &info);
+    CHECK(info.min_diff == -INFINITY && info.max_diff == INFINITY);
+    CHECK_EQ(es_replay_set_limits(f.r, 0, -5, -4), ES_OK); /* below what there is: whoever inserts waits */
+    CHECK_EQ(add(&f, 1, 1), ES_OK);                        /* up to min_size it is let in */
+    CHECK_EQ(add(&f, 1, 1), ES_REFUSED);
+    CHECK_EQ(es_replay_can_sample(f.r, 0, 1), 1);
     destroy(&f);
 }
 

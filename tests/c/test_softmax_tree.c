@@ -1,4 +1,5 @@
 /* The softmax tree against sums in extended precision over all leaves. */
+#include <float.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -84,10 +85,17 @@ static bool near(double got, long double want)
     return (far < 0 ? -far : far) <= want * 1e-11L + 1e-300L;
 }
 
-/* Each probability, and what follows from them. */
-static long double exact[LARGEST];
+/* It may be beyond float64, as may what it is the logarithm of. */
+static bool near_log(double got, long double want)
+{
+    return fabsl(want) > DBL_MAX ? got == (want > 0 ? INFINITY : -INFINITY)
+                                 : fabsl(got - want) <= 1e-11L * (1 + fabsl(want));
+}
 
-/* Fills exact. Returns 1 / the sum of squares, or 0 when no leaf is present. */
+/* Each probability, and what follows from them. */
+static long double exact[LARGEST], exact_log_sum;
+
+/* Fills both. Returns 1 / the sum of squares, or 0 when no leaf is present. */
 static long double softmax_slow(const double *p, uint32_t size, double temperature)
 {
     double greatest = -INFINITY;
@@ -98,6 +106,7 @@ static long double softmax_slow(const double *p, uint32_t size, double temperatu
         exact[i] = p[i] < 0 ? 0 : exp_slow(((long double)p[i] - greatest) / temperature);
         sum += exact[i];
     }
+    exact_log_sum = sum > 0 ? (long double)greatest / temperature + logl(sum) : -INFINITY;
     for (uint32_t i = 0; i < size && sum > 0; i++) {
         exact[i] /= sum;
         squares += exact[i] * exact[i];
@@ -151,6 +160,7 @@ static void check(const es_softmax_tree *t, const double *p, uint32_t size, doub
     }
     CHECK(es_softmax_tree_least(t) == least);
     CHECK(near(es_softmax_tree_effective(t), effective));
+    CHECK(near_log(es_softmax_tree_log_sum(t), exact_log_sum));
     if (any)
         check_finds(t, p, size, r);
 }

@@ -205,10 +205,18 @@ static void sync(user *u, fuzz_in *in)
         es_replay_hold(u->r, NULL);
 }
 
+static void set_limits(user *u, fuzz_in *in, uint32_t table)
+{
+    static const double some[] = {-INFINITY, -3, 0, 0.5, 6, 1e300, INFINITY, NAN};
+    double low = some[fuzz_below(in, 8)], high = some[fuzz_below(in, 8)];
+    int code = es_replay_set_limits(u->r, table, low, high);
+    FUZZ_CHECK(code == ES_OK || code == -EINVAL || code == ES_ESELECTOR);
+}
+
 /* One call, drawn from the input. */
 static void call(user *u, fuzz_in *in)
 {
-    uint32_t kind = fuzz_below(in, 16), table = fuzz_below(in, u->num_tables);
+    uint32_t kind = fuzz_below(in, 18), table = fuzz_below(in, u->num_tables);
     uint64_t n = 1 + fuzz_below(in, kind < 12 ? 8 : MAX_BATCH);
     double priorities[MAX_BATCH];
     es_trouble why;
@@ -236,6 +244,8 @@ static void call(user *u, fuzz_in *in)
     } else if (kind == 15) {
         int code = es_replay_learned(u->r, table);
         FUZZ_CHECK(code == ES_OK || code == -EINVAL || code == ES_ESELECTOR);
+    } else if (kind == 16) {
+        set_limits(u, in, table);
     } else if (fuzz_below(in, 4) == 0) {
         int code = es_replay_reset(u->r, table);
         FUZZ_CHECK(code == ES_OK || code == ES_ESELECTOR);

@@ -196,6 +196,8 @@ static const struct field {
     PART(words, es_table_words, tune_at),
     PART(words, es_table_words, temperature[0]),
     PART(words, es_table_words, temperature[1]),
+    PART(words, es_table_words, min_diff),
+    PART(words, es_table_words, max_diff),
     HEADER(notes),
     PART(redo, es_redo_entry, offset), /* the first is the length */
     PART(redo, es_redo_entry, value),

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+import numpy as np
+
 from echo_shm import Table
 from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap, Prioritized, Softmax, Uniform
 
@@ -71,6 +73,13 @@ def weights(rule, items):
     return {item.step: math.exp((item.priority - top) / rule.temperature) for item in items}
 
 
+def log_weight(rule, item):
+    """The natural logarithm of an item's weight."""
+    if isinstance(rule, Softmax):
+        return item.priority / rule.temperature
+    return math.log(weight) if (weight := weights(rule, [item])[item.step]) > 0 else -math.inf
+
+
 def chances(rule, items):
     """The probability of each item to be chosen, by step, without those that cannot be chosen."""
     items, rule = list(items), getattr(rule, "like", rule)  # one of python_selectors.py
@@ -95,6 +104,7 @@ class TableModel:
     def __init__(self, config: Table, capacity: int) -> None:
         self.config = config
         self.max_size = capacity if config.max_size is None else config.max_size
+        self.limits = config.rate_limiter.min_diff, config.rate_limiter.max_diff
         self.reset()
 
     def reset(self) -> None:
@@ -110,13 +120,20 @@ class TableModel:
         """Whether the limiter allows n samples."""
         limiter = self.config.rate_limiter
         enough = self.inserted - self.deleted >= limiter.min_size
-        return enough and self.inserted * limiter.ratio - self.sampled - n >= limiter.min_diff
+        return enough and self.inserted * limiter.ratio - self.sampled - n >= self.limits[0]
 
     def can_insert(self, n: int) -> bool:
         """Whether the limiter allows n insertions."""
         limiter = self.config.rate_limiter
         filling = self.inserted + n - self.deleted <= limiter.min_size
-        return filling or (self.inserted + n) * limiter.ratio - self.sampled <= limiter.max_diff
+        return filling or (self.inserted + n) * limiter.ratio - self.sampled <= self.limits[1]
+
+    def halts(self, low: float, high: float) -> bool:
+        """Whether with these limits there is an ``inserted * ratio - sampled`` that allows neither of the two."""
+        ratio = self.config.rate_limiter.ratio
+        if ratio.is_integer():  # then it is always whole
+            return any(diff + ratio > high and diff - 1 < low for diff in range(-100, 101))
+        return high - low < 1 + ratio
 
     # --- changes
 
@@ -171,6 +188,20 @@ class TableModel:
         """The probability of each item to be drawn in the round under way, by step, without those that cannot be."""
         left = [item for item in self.items.values() if self.config.replacement or not item.drawn]
         return chances(self.config.sampler, left)
+
+    def masses(self) -> dict[str, float]:
+        """The sum of the weights of those items, and the least positive one of all; only of samplers that say so."""
+        sampler = getattr(self.config.sampler, "like", self.config.sampler)
+        if self.config.sampler is not sampler or not isinstance(sampler, Uniform | Prioritized | Softmax):
+            return {}
+        left = [item for item in self.items.values() if self.config.replacement or not item.drawn]
+        logs = [log_weight(sampler, item) for item in self.items.values()]
+        least = 0.0 if isinstance(sampler, Uniform) else min((log for log in logs if log > -math.inf), default=math.inf)
+        log_mass = float(np.logaddexp.reduce([log_weight(sampler, item) for item in left]))
+        said = {"log_mass": log_mass, "least_log_weight": least}
+        if isinstance(sampler, Softmax):
+            return said
+        return said | {"mass": math.exp(log_mass), "least_weight": math.exp(least) if least < math.inf else 0.0}
 
     def values(self, step: int) -> Values:
         """What a batch says of an item that is drawn now, or what ``get`` says of it."""
@@ -377,4 +408,5 @@ class Model:
             "parked": 0,
             "episodes": len({self.episode_of[step] for step in table.items}),
             "effective_sample_size": table.effective_sample_size,
+            **table.masses(),
         }

@@ -149,6 +149,21 @@ def test_extend_sends_what_add_sends(monkeypatch):
     assert [head.view("<u8")[1] for head in heads[:5]] == list(range(5))
 
 
+def test_other_limits_let_in_what_waits():
+    """The thread that stores is woken by the call: it sleeps until then."""
+    with (
+        Replay(EXAMPLE, 40, [Table("q", rate_limiter=Queue(2))], thread=True) as replay,
+        Writer(replay.handle) as writer,
+    ):
+        wait = replay._rings._feed.wait
+        replay._rings._feed.wait = lambda seen, _seconds: wait(seen, 1000.0)
+        for number in range(6):
+            writer.add(step(1, number))
+        until(lambda: replay.info().parked == 4)
+        replay.set_limits(None, 0.0, 5.0)
+        until(lambda: (replay.info().size, replay.info().parked) == (5, 1))
+
+
 def test_a_sample_lets_in_what_waits():
     """The thread that stores goes on at once: no sleep ends by its timeout."""
     with (

@@ -81,6 +81,8 @@ static void dump_table(es_dump *d, const es_table_words *w, uint64_t t)
     es_dump_note(d, "tune_at of table", t, w->tune_at);
     es_dump_note_double(d, "hot temperature of table", t, w->temperature[0]);
     es_dump_note_double(d, "cold temperature of table", t, w->temperature[1]);
+    es_dump_note_double(d, "min_diff of table", t, w->min_diff);
+    es_dump_note_double(d, "max_diff of table", t, w->max_diff);
 }
 
 void es_dump_store(es_dump *d, const void *base, uint64_t size)

@@ -247,6 +247,13 @@ int vault_learned(es_vault *v, uint32_t table)
     return code;
 }
 
+int vault_set_limits(es_vault *v, uint32_t table, double min_diff, double max_diff)
+{
+    int code = es_replay_set_limits(v->r, table, min_diff, max_diff);
+    note(v, "result of set_limits", table, (uint64_t)code);
+    return code;
+}
+
 int64_t vault_delete(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n)
 {
     int64_t there = es_replay_delete(v->r, table, keys, n);
@@ -280,6 +287,8 @@ void vault_look(es_vault *v, uint32_t table)
         note_double(v, "temperature", table, info.temperature[part]);
         note_double(v, "effective of a part", table, (double)(float)info.part_effective[part]);
     }
+    note_double(v, "min_diff", table, info.min_diff);
+    note_double(v, "max_diff", table, info.max_diff);
     note(v, "can_sample", table, info.can_sample + 2 * (uint64_t)es_replay_can_sample(v->r, table, 2));
     note(v, "can_insert", table, info.can_insert + 2 * (uint64_t)es_replay_can_insert(v->r, table, 2));
     note(v, "num_steps", table, es_replay_num_steps(v->r));

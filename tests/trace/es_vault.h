@@ -66,6 +66,7 @@ int vault_sample(es_vault *v, uint32_t table, uint64_t n);
 int64_t vault_update(es_vault *v, uint32_t table, const uint64_t *keys, const double *priorities, uint64_t n);
 /* The items are one update of the learner older. */
 int vault_learned(es_vault *v, uint32_t table);
+int vault_set_limits(es_vault *v, uint32_t table, double min_diff, double max_diff);
 int64_t vault_delete(es_vault *v, uint32_t table, const uint64_t *keys, uint64_t n);
 /* All that can be asked of a table without changing it. */
 void vault_look(es_vault *v, uint32_t table);

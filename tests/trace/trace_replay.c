@@ -453,6 +453,25 @@ REVIVE_EVERYWHERE(reset_drops_parked_items,
                   .capacity = 5, .max_items = ANY, .before = park_two, .act = reset, .parts = 1, .parks = true,
                   .through = "es_table_reset drop_parked");
 
+/* --- limits ---------------------------------------------------------------------------- */
+
+/* Each time there is room for one of the items that are parked. */
+static int64_t set_limits(es_vault *v, uint64_t parts)
+{
+    int64_t code = vault_set_limits(v, 0, -7, 3);
+    if (parts > 1 && code == ES_OK)
+        code = vault_set_limits(v, 0, -INFINITY, 4);
+    vault_turn(v);
+    return code;
+}
+
+/* Both limits change, or none. Whoever is killed meanwhile, or while it opens the store: one item comes in each time, and
+ * another one goes. */
+REVIVE_EVERYWHERE(
+    limits_change, .tables = {PARKED("a", ES_UNIFORM, ES_UNIFORM, 2), TABLE("b", ES_FIFO, ES_FIFO, 3)}, .num_tables = 2,
+    .capacity = 5, .max_items = ANY, .before = park_two, .act = set_limits, .parts = 2, .parks = true, .twice = true,
+    .through = "es_replay_set_limits es_table_limits_set es_redo_commit es_insert_unpark es_table_unpark");
+
 /* --- opening --------------------------------------------------------------------------- */
 
 /* Whoever recovers is killed, too. */

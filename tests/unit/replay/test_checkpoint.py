@@ -4,6 +4,7 @@ import errno
 import functools
 import itertools
 import json
+import math
 import os
 import random
 import shutil
@@ -30,6 +31,7 @@ from echo_shm.replay import (
     NStep,
     Prioritized,
     Queue,
+    RateLimiter,
     SampleToInsertRatio,
     Sequence,
     Softmax,
@@ -113,6 +115,7 @@ OPERATIONS = st.lists(
         st.tuples(st.just("delete"), st.integers(0, 2), st.integers(1, 3)),
         st.tuples(st.just("end_episode"), st.just(0), st.just(0)),
         st.tuples(st.just("reset"), st.sampled_from([None, None, 0]), st.just(0)),
+        st.tuples(st.just("set_limits"), st.integers(0, 2), st.sampled_from([0.0, 2.5, math.inf])),
     ),
     max_size=25,
 )
@@ -191,6 +194,10 @@ class Player:
     def end_episode(self, *_):
         """The episode ends."""
         self.replay.end_episode()
+
+    def set_limits(self, number, high):
+        """A limiter gets other limits."""
+        self.replay.set_limits(self.table(number), high - 4 if high < math.inf else -math.inf, high)
 
     def reset(self, number, _):
         """Perhaps a table is emptied."""
@@ -683,6 +690,33 @@ def test_parked_windows_come_in(tmp_path):
     with Replay.restore(tmp_path, [Table("w", item=Sequence(2, 1))]) as other:
         assert (other.info().inserted, other.info().size) == (5, 5)
         assert {tuple(pair) for pair in other.sample(200).data["reward"].tolist()} == {(i, i + 1) for i in range(5)}
+
+
+def test_limits_come_with_the_limiter(tmp_path):
+    """A table that is given has those that its limiter got while it was used, unless it has another limiter."""
+
+    def table(max_diff=math.inf, **options):
+        return Table("t", item=Sequence(2, 1), rate_limiter=RateLimiter(1, 1.0, -math.inf, max_diff), **options)
+
+    def restored(table):
+        with Replay.restore(tmp_path, [table]) as other:
+            limiter = other.info().limiter
+            return limiter.min_diff, limiter.max_diff, other.restored.changes
+
+    with Replay(example(False), CAPACITY, [table(protected=True)]) as replay:
+        replay.set_limits(None, -3.0, 8.0)
+        replay.checkpoint(tmp_path)
+    assert restored(table(protected=True)) == (-3.0, 8.0, ())
+    assert restored(table(5.0, protected=True)) == (
+        -math.inf,
+        5.0,
+        ("table 't': min_diff=-inf, and was -3.0, max_diff=5.0, and was 8.0",),
+    )
+    assert restored(table()) == (  # it has no records now
+        -math.inf,
+        math.inf,
+        ("table 't': min_diff=-inf, and was -3.0, max_diff=inf, and was 8.0, is_protected=0, and was 1",),
+    )
 
 
 def test_selectors_written_in_python(tmp_path):

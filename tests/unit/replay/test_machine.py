@@ -51,6 +51,7 @@ LIMITERS = [
     Queue(2),
     Stack(3),
 ]
+LIMITS = st.sampled_from([-math.inf, -4.0, -0.5, 0.0, 1.0, 2.5, 6.0, 30.0, math.inf])
 PRIORITIES = st.sampled_from([0, 0.0, 0.25, 1, 1.0, 2.0, 3.5, 100.0])
 BAD_PRIORITIES = st.sampled_from([-1.0, math.nan, math.inf, -math.inf])
 
@@ -60,9 +61,10 @@ def row(number):
     return {"n": np.int64(number), "v": np.full(3, number, np.float32)}
 
 
-def close(got, expected):
+def close(got, expected, abs_tol=0.0):
     """Whether numbers are equal, but for rounding."""
-    return all(math.isclose(one, other, rel_tol=1e-9) for one, other in zip(got, expected, strict=True))
+    pairs = zip(got, expected, strict=True)
+    return all(math.isclose(one, other, rel_tol=1e-9, abs_tol=abs_tol) for one, other in pairs)
 
 
 @st.composite
@@ -355,6 +357,18 @@ class ReplayMachine(RuleBasedStateMachine):
         self.model.settle()
         self.keys[name].look()
 
+    @rule(low=LIMITS, high=LIMITS, data=st.data())
+    def set_limits(self, low, high, data):
+        """A limiter gets other limits. Those that are refused forbid all at some difference."""
+        name = data.draw(st.sampled_from(list(self.model.tables)))
+        table = self.model.tables[name]
+        if math.inf in (low, -high) or table.halts(low, high):
+            with pytest.raises(ValueError, match="min_diff="):
+                self.replay.set_limits(name, low, high)
+        else:
+            self.replay.set_limits(name, low, high)
+            table.limits = low, high
+
     # --- looking
 
     @invariant()
@@ -368,9 +382,12 @@ class ReplayMachine(RuleBasedStateMachine):
         for name, table in self.model.tables.items():
             info = self.replay.info(name)
             assert info.max_size == table.max_size
+            assert (info.limiter.min_diff, info.limiter.max_diff) == table.limits
+            assert info.limiter.can_sample or info.limiter.can_insert
             for field, value in self.model.info(name).items():
                 if field != "effective_sample_size" or not isinstance(table.config.sampler, CustomSelector):
-                    assert close([getattr(info, field)], [value]), (name, field)
+                    assert close([getattr(info, field)], [value], 1e-9 if "log" in field else 0.0), (name, field)
+            assert math.isnan(info.log_mass) == math.isnan(info.least_log_weight) == (not table.masses())
             for n in (1, 2, 5):
                 waiting = table.num_pending  # they are counted as sampled already
                 assert self.replay.can_sample(n, name) == (n <= waiting or table.can_sample(n - waiting))

@@ -3,6 +3,7 @@
 import collections
 import functools
 import gc
+import math
 import os
 import threading
 import time
@@ -15,7 +16,17 @@ from harness.threads import Background
 from harness.waiting import until
 
 from echo_shm import ConnectionClosedError, EchoShmError, ForkedError, Replay, SpecMismatchError, Table
-from echo_shm.replay import Fifo, MinSize, Prioritized, Queue, SampleToInsertRatio, Uniform, waiting
+from echo_shm.replay import (
+    Fifo,
+    MinSize,
+    Prioritized,
+    Queue,
+    SampleToInsertRatio,
+    Sequence,
+    Softmax,
+    Uniform,
+    waiting,
+)
 
 EXAMPLE = {"obs": np.zeros(3, np.float32), "act": np.zeros((), np.int64)}
 
@@ -412,6 +423,31 @@ def test_info_has_the_limiter_and_the_figures():
 
 
 @pytest.mark.parametrize(
+    "sampler", [Uniform(), Prioritized(0.6, 0.4), Softmax(0.5, 0.3)], ids=lambda one: repr(one)[:7]
+)
+def test_masses_of_a_round(sampler):
+    """Probabilities and weights follow from them. What was drawn in this round has no part in the first, and the least
+    weight of all."""
+    with Replay(EXAMPLE, 10, [Table("t", sampler, replacement=False)]) as replay:
+        replay.extend(steps(*range(5)), np.full(5, 3.0))
+        drawn = replay.sample(3)
+        replay.update(drawn.key, [0.5, 4.0, 5.0])
+        info, items = (
+            replay.info(),
+            replay.get(drawn.key.min() + np.arange(5, dtype=np.uint64) - drawn.key.min() % 2**32),
+        )
+        weights = {
+            Uniform: np.ones(5),
+            Prioritized: items.priority**0.6,
+            Softmax: np.exp(items.priority / 0.5),
+        }[type(sampler)]
+        left = ~np.isin(items.key, drawn.key)
+        np.testing.assert_allclose(items.probability, left * np.exp(np.log(weights) - info.log_mass))
+        beta = getattr(sampler, "beta", 0.0)
+        np.testing.assert_allclose(items.weight, np.exp(-beta * (np.log(weights) - info.least_log_weight)))
+
+
+@pytest.mark.parametrize(
     ("options", "message"),
     [
         ({"capacity": 0}, "capacity=0"),
@@ -451,6 +487,29 @@ def test_bad_numbers_of_sample_are_refused(arguments, message):
         replay.add(step(1))
         with pytest.raises(ValueError, match=message):
             replay.sample(**{"n": 1, **arguments})
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("x", 0.0, 9.0), "'x'"),
+        ((None, 0.0, 9.0), "say which one"),
+        (("a", math.nan, 9.0), "min_diff=nan"),
+        (("a", 0.0, "9"), "max_diff='9'"),
+        (("a", math.inf, math.inf), "min_diff below inf"),
+        (("a", -math.inf, -math.inf), "max_diff above -inf"),
+        (("a", 7.0, 7.5), r"min_diff=7.0, max_diff=7.5: use a range of 2.0 or more \(1 \+ ratio\)"),
+        (("w", -9.0, 9.0), r"table 'w' has no records.*max_times_sampled"),
+    ],
+    ids=str,
+)
+def test_bad_limits_are_refused(arguments, message):
+    """With a message that names the argument. Nothing changes."""
+    with Replay(EXAMPLE, 10, [Table("a"), Table("w", item=Sequence(2, period=1))]) as replay:
+        before = replay.info()
+        with pytest.raises(ValueError, match=message):
+            replay.set_limits(*arguments)
+        assert replay.info() == before
 
 
 # -- who waits
@@ -557,9 +616,9 @@ def test_a_step_wakes_those_that_sample(background, woken, insert):
         assert other.result() == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
 
 
-@pytest.mark.parametrize("change", ["delete", "reset"])
+@pytest.mark.parametrize("change", ["delete", "reset", "set_limits"])
 def test_what_makes_room_wakes_those_that_insert(background, woken, change):
-    """delete and reset do, as a sample does."""
+    """delete, reset and set_limits do, as a sample does."""
     limiter = SampleToInsertRatio(1.0, 2, 2.0)
     with Replay(EXAMPLE, 10, [fifo(rate_limiter=limiter)]) as replay:
         replay.extend(steps(*range(4)))
@@ -569,10 +628,22 @@ def test_what_makes_room_wakes_those_that_insert(background, woken, change):
         until(lambda: replay._core.waiting == 1)
         if change == "reset":
             replay.reset()
+        elif change == "set_limits":
+            replay.set_limits(None, 0.0, 5.0)
         else:
             assert replay.delete(np.concatenate([key, key + np.arange(1, 4, dtype=np.uint64)])) == 4
         other.result()
         assert replay.info().inserted == (1 if change == "reset" else 6)
+
+
+def test_other_limits_wake_those_that_sample(background, woken):
+    """A lower min_diff lets them."""
+    with Replay(EXAMPLE, 10, [fifo(rate_limiter=SampleToInsertRatio(1.0, 2, 2.0))]) as replay:
+        replay.extend(steps(0, 1))
+        other = background(lambda: replay.sample(3).data["act"].tolist())
+        until(lambda: replay._core.waiting == 1)
+        replay.set_limits(None, -1.0, 4.0)
+        assert other.result() == [0, 0, 0]
 
 
 def test_a_wait_ends_with_its_timeout(background):

@@ -17,6 +17,7 @@ from echo_shm.errors import EchoShmError
 from echo_shm.replay import Fifo, NStep, Prioritized, SampleToInsertRatio, Sequence, Step
 from echo_shm.replay.described import about_items, items_of
 from echo_shm.replay.new_store import create_store
+from echo_shm.replay.settings import differences
 from echo_shm.replay.store import FILES
 from echo_shm.replay.table import lay_out_table, table_config
 from echo_shm.ring import lockfile
@@ -39,6 +40,7 @@ for i in range(3):
 replay.update(replay.sample(1, "q").key, [5.0], "q")
 replay.update(replay.get(np.unique(replay.sample(100, "p").key), "p").key[:1], [5.0], "p")
 replay.sample(1, "q")
+replay.set_limits("q", -7.0, 2.5)
 os.kill(os.getpid(), signal.SIGKILL)
 """
 
@@ -64,11 +66,17 @@ def killed(name):
 def test_a_killed_replay_goes_on(name):
     """Items, priorities, counters and settings are as they were; the names are, too."""
     killed(name)
+    tables = [
+        Table("p", Prioritized(1.0, 0.5), max_size=50),
+        Table("q", Fifo(), max_times_sampled=1, rate_limiter=SampleToInsertRatio(1.0, 1, 4.0)),
+    ]
+    assert differences(name, EXAMPLE, 100, tables) == []  # the limits that it was made with
     with Replay.attach(name) as replay:
         assert (replay.name, replay.capacity, replay.tables) == (name, 100, ("p", "q"))
         assert (replay.num_steps, replay.info("p").size, replay.info("q").size) == (3, 3, 1)
         info = replay.info("q")
-        assert (info.inserted, info.sampled, info.deleted, info.limiter.max_diff) == (3, 2, 2, 5.0)
+        assert (info.inserted, info.sampled, info.deleted) == (3, 2, 2)
+        assert (info.limiter.min_diff, info.limiter.max_diff) == (-7.0, 2.5)
         assert replay.info("p").max_size == 50
         batch = replay.sample(1, "q")
         assert (batch.data["act"].tolist(), batch.data["obs"].tolist()) == ([2], [[2, 2, 2]])
