@@ -46,7 +46,9 @@ class TcpTransport:
             ``authkey`` or ``allow_unauthenticated``.
         authkey: A key of at least 16 bytes. Clients and server prove to each other that they know it, and never
             send it. It does not encrypt what is sent: use ``tls`` for that.
-        tls: A server-side context.
+        tls: A server-side context; or a certificate and its private key, without a password, as PEM. Of a context the
+            bridge is a forked child, because nothing else can take one along: a process with many threads, as one of
+            Ray's, should give PEM.
         wire_version: 2, or 1 for clients of id-echo. Version 1 has no dtypes, no keys and no reconnection.
         max_connections: How many clients may be connected to all bridges of the ring. More are refused. A
             :class:`ReplayClient` counts as one, and so does each of its iterations, at the bridge that serves it.
@@ -66,7 +68,7 @@ class TcpTransport:
         *,
         host: str = "127.0.0.1",
         authkey: bytes | None = None,
-        tls: ssl.SSLContext | None = None,
+        tls: ssl.SSLContext | bytes | None = None,
         wire_version: int = 2,
         max_connections: int = 1024,
         processes: int = 1,
@@ -76,7 +78,8 @@ class TcpTransport:
         self._wanted_port = validation.integer("port", port, 0, 65535)
         self._wire_version = validation.integer("wire_version", wire_version, 1, 2)
         self._authkey = validation.key(authkey)
-        self._tls = validation.tls_context(tls, server_side=True)
+        self._certificate = validation.certificate(tls) if isinstance(tls, bytes) else None
+        self._tls = None if isinstance(tls, bytes) else validation.tls_context(tls, server_side=True)
         self._host = validation.host(host)
         self.max_connections = validation.integer("max_connections", max_connections, 1, _MAX_CONNECTIONS)
         self._processes = validation.integer("processes", processes, 1, _MAX_PROCESSES)
@@ -122,6 +125,7 @@ class TcpTransport:
             "authkey": None if self._authkey is None else self._authkey.hex(),
             "wire_version": self._wire_version,
             "max_connections": self.max_connections,
+            "certificate": None if self._certificate is None else self._certificate.decode("ascii"),
             "listeners": [listener.fileno() for listener in self._listeners],
             "log_level": _log.getEffectiveLevel(),
             "parent": os.getpid(),

@@ -4,6 +4,8 @@ import math
 import numbers
 import ssl
 
+from echo_shm.net import pem
+
 #: The shortest key (bytes).
 _MIN_KEY = 16
 
@@ -67,6 +69,23 @@ def key(value: object) -> bytes | None:
     return value
 
 
+def certificate(value: bytes) -> bytes:
+    """A certificate and its private key, as PEM.
+
+    Raises:
+        ValueError: They cannot be used.
+
+    """
+    try:
+        pem.server_context(value)
+        value.decode("ascii")
+    except (ssl.SSLError, ValueError) as error:
+        raise ValueError(
+            f"tls: {len(value)} bytes that are no private key with its certificate, as PEM: {error}"
+        ) from None
+    return value
+
+
 def tls_context(value: object, *, server_side: bool) -> ssl.SSLContext | None:
     """A TLS context for that side, or None.
 
@@ -78,7 +97,9 @@ def tls_context(value: object, *, server_side: bool) -> ssl.SSLContext | None:
         return None
     side = "server" if server_side else "client"
     if not isinstance(value, ssl.SSLContext):
-        raise ValueError(f"tls={value!r}: use an ssl.SSLContext(ssl.PROTOCOL_TLS_{side.upper()})")
+        raise ValueError(
+            f"tls={value!r}: use an ssl.SSLContext(ssl.PROTOCOL_TLS_{side.upper()})" + (", or PEM" * server_side)
+        )
     name = None if server_side or not value.check_hostname else "localhost"
     try:
         value.wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO(), server_side=server_side, server_hostname=name)

@@ -840,7 +840,7 @@ def test_hostile_servers(answer, error, text):
 def take_late(batches):
     """Takes one batch, and the others only once the learner has ended."""
     for _ in batches:
-        until(lambda: batches.gi_frame.f_locals["received"]._ended)
+        until(lambda: batches.gi_frame.f_locals["coming"].gi_frame.f_locals["received"]._ended)
 
 
 def test_a_stalled_server(monkeypatch):

@@ -1,7 +1,9 @@
 """TLS from the client's side: lost and stalled connections are noticed, as without TLS."""
 
 import contextlib
+import itertools
 import socket
+import ssl
 import time
 from unittest import mock
 
@@ -9,10 +11,13 @@ import numpy as np
 import pytest
 from harness.peers import EXAMPLE, sample
 from harness.pretender import Pretender
+from harness.threads import Background
 from harness.waiting import until
 
 from echo_shm import TcpClient
 from echo_shm.net import wire
+from echo_shm.net.bridge.connection import Connection
+from echo_shm.net.bridge.decoder import DecoderV1
 
 
 @pytest.fixture
@@ -119,3 +124,31 @@ def test_the_next_address_serves(serve):
         one.send(sample(3))
         one.wait()
     assert server.sample(timeout=20).batch["n"].tolist() == [3]
+
+
+@pytest.mark.parametrize("then", ["a frame", "an end"])
+def test_a_batch_that_must_wait(tls, then):
+    """What TLS has made a record of is sent next, whatever there is to say meanwhile; and only once."""
+    ours, theirs = socket.socketpair()
+    shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
+    with tls[0].wrap_socket(ours, server_side=True) as sock, shaking.result() as learner:
+        sock.setblocking(False)
+        connection = Connection(sock, "a learner", mock.create_autospec(DecoderV1), 0.0)
+        sent, frame = [], b"f" * 20
+        for number in itertools.count():
+            sent.append(number.to_bytes(20, "big"))
+            connection.add_batch(number, [memoryview(sent[-1])])
+            connection.send()
+            if connection.is_sending(number):  # the socket is full
+                break
+        if then == "a frame":
+            connection.out += frame
+        else:
+            connection.start_closing(frame, 0.0)
+        came, expected = bytearray(), b"".join(sent) + frame
+        learner.settimeout(30)
+        while len(came) < len(expected):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                came += learner.recv(1 << 16)
+            connection.send()
+        assert came == expected

@@ -47,6 +47,7 @@ from echo_shm.spec import Spec
         ({"host": None}, "host=None: use a name or an address"),
         ({"tls": True}, r"tls=True: use an ssl\.SSLContext\(ssl\.PROTOCOL_TLS_SERVER\)"),
         ({"tls": ssl.create_default_context()}, "tls is not a context for a server"),
+        ({"tls": b"what"}, "tls: 4 bytes that are no private key with its certificate, as PEM"),
     ],
 )
 def test_unsafe_or_impossible_transports(options, message):
@@ -149,6 +150,15 @@ def test_tls(serve, client, tls):
         said(sock)
     one.send(sample(1))
     one.wait()
+
+
+def test_tls_from_pem(serve, client, tls, certificate):
+    """Its bridge is a program of its own: nothing of this process's threads and locks is in it."""
+    server = serve(1, tls=b"".join(file.read_bytes() for file in certificate))
+    programs = [word for child in psutil.Process().children() for word in child.cmdline()]
+    assert f"echo_shm bridge of {server.name}" in programs
+    client(server, tls=tls[1], host="localhost").send(sample(3))
+    assert server.sample(timeout=20) is not None
 
 
 def test_tls_that_wants_a_certificate_of_the_client(serve, client, tls, certificate):

@@ -163,6 +163,8 @@ class Connection:
         """Sends a part of the first batch: how many bytes."""
         left = self._batches[0][1]
         if isinstance(self.sock, ssl.SSLSocket):
+            # Even if it cannot be sent now: TLS has made a record of it then, and expects the same bytes again.
+            self.is_mid_batch = True
             sent = self.sock.send(left[0][:_TLS_PIECE])
         else:
             sent = self.sock.sendmsg(left[:_MAX_BUFFERS])

@@ -11,6 +11,7 @@ import sys
 from typing import TypedDict
 
 from echo_shm.errors import SegmentError
+from echo_shm.net import pem
 from echo_shm.net.bridge.admission import Settings
 from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.ring.lockfile import names
@@ -33,6 +34,7 @@ class BridgeConfig(TypedDict):
     authkey: str | None
     wire_version: int
     max_connections: int
+    certificate: str | None
     listeners: list[int]
     log_level: int
     parent: int
@@ -45,7 +47,7 @@ def serve(config: BridgeConfig, control: int, ready: int, tls: ssl.SSLContext | 
         config: What to serve.
         control: A file descriptor.
         ready: A file descriptor, to which ``ready`` is written once the bridge serves.
-        tls: A server-side context, or None.
+        tls: A server-side context, or None. The config may have a certificate instead.
 
     Returns:
         The exit status: RING_CLOSED, or 0 if ``control`` ended it.
@@ -64,6 +66,8 @@ def serve(config: BridgeConfig, control: int, ready: int, tls: ssl.SSLContext | 
         if config["name"] in names() and Segment.attach(config["name"], read_only=True).uuid.hex() == config["uuid"]:
             raise
         return RING_CLOSED  # it was closed while the bridge before this one died; the name may be another ring's
+    if config["certificate"] is not None:
+        tls = pem.server_context(config["certificate"].encode())
     key = None if config["authkey"] is None else bytes.fromhex(config["authkey"])
     listeners = [socket.socket(fileno=fd) for fd in config["listeners"]]
     bridge = Bridge(segment, listeners, Settings(key, config["wire_version"], config["max_connections"]), tls)

@@ -103,6 +103,12 @@ class Batches:
             self._in_hand, arrays = self._ready.popleft()
             return [arrays]
 
+    @property
+    def over(self) -> bool:
+        """Whether no batch will come any more: the replay has closed."""
+        with self._changed:
+            return self._ended and not self._ready
+
     def close(self) -> None:
         """Acknowledges the last batch, and disconnects. What was not handed out goes to another learner."""
         if lib.es_api_fork_generation() != self._generation:

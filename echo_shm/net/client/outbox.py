@@ -12,7 +12,7 @@ from echo_shm._core import ffi, lib
 from echo_shm.net import wire
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Geometry, Segment
-from echo_shm.spec import Spec
+from echo_shm.spec import Array, Spec
 
 #: Bytes of samples in a frame, approximately.
 _FRAME = 1 << 20
@@ -56,6 +56,7 @@ class Outbox:
         self.producer = Attachment(segment, lib.ES_ROLE_PRODUCER, f"the server at {peer}")
         self._learner = Attachment(segment, lib.ES_ROLE_LEARNER)
         self._ring = self._learner.ring
+        self._leaves = spec.leaves
         self._sizes = [leaf.nbytes for leaf in spec.leaves]
         self._columns = [
             segment.array(
@@ -83,6 +84,14 @@ class Outbox:
         return [
             column[slot * size : (slot + count) * size].data
             for column, size in zip(self._columns, self._sizes, strict=True)
+        ]
+
+    def copies(self, number: int, end: int) -> list[Array]:
+        """Copies of the samples from that number on, up to ``end``: for each leaf an array with a leading n."""
+        slots = np.arange(number, end) % self._capacity
+        return [
+            column.reshape(self._capacity, leaf.nbytes)[slots].view(leaf.dtype).reshape(len(slots), *leaf.shape)
+            for column, leaf in zip(self._columns, self._leaves, strict=True)
         ]
 
     def runs(self, number: int, count: int) -> Iterator[tuple[int, int, int]]:

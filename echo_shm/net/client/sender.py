@@ -21,7 +21,7 @@ from echo_shm.net.client.feed import Feed
 from echo_shm.net.client.outbox import Outbox, frame_samples
 from echo_shm.net.client.reconnect import Reconnector, resume
 from echo_shm.net.client.taken import Taken
-from echo_shm.spec import Spec
+from echo_shm.spec import Array, Spec
 
 _log = logging.getLogger("echo_shm")
 
@@ -102,6 +102,10 @@ class Sender:
     def sent(self) -> int:
         """The number of the sample that the next send() puts into the ring."""
         return self._outbox.claimed()
+
+    def undelivered(self) -> list[Array]:
+        """Copies of the samples that were sent and are not acknowledged, leaf by leaf. Once all has ended."""
+        return self._outbox.copies(self.acknowledged, self.sent())
 
     # -- called by the client's threads
 
