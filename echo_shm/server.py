@@ -16,7 +16,7 @@ from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.creation import create_segment
 from echo_shm.ring.handle import Handle, attach_segment
-from echo_shm.ring.lockfile import BATCHES, INBOX, UPDATES, WEIGHTS
+from echo_shm.ring.lockfile import BATCHES, CREATOR_BYTE, INBOX, UPDATES, WEIGHTS
 from echo_shm.ring.protocols import Transport
 from echo_shm.ring.segment import Geometry, Segment
 from echo_shm.ring.stuck import nobody_takes, refuse_to_wait_for_itself
@@ -149,6 +149,29 @@ class Server(Sampling, Closing):
             )
         self = cls.__new__(cls)
         self._join(segment, (), writable, prefault)
+        return self
+
+    @classmethod
+    def _go_on(cls, name: str, example: Tree, transport: Transport, *, writable: bool = False) -> "Server | None":
+        """The server of a ring whose creator was killed, in its place; None if the creator is alive.
+
+        Producers go on, those on other hosts too if the transport listens where the dead one's did. What the ring has
+        is delivered, and what the dead one had taken and not released is delivered again.
+
+        Raises:
+            SegmentError, SpecMismatchError: As for :class:`ShmClient`.
+
+        """
+        segment = attach_segment(name, example, caller="Server")
+        if segment.lockfile is None or not segment.lockfile.try_lock(CREATOR_BYTE):
+            return None
+        self = cls.__new__(cls)
+        try:
+            self._join(segment, transports.checked(transport), writable, True)
+        except BaseException:
+            lib.es_segment_locks_drop(segment.lockfile.locks, CREATOR_BYTE)
+            raise
+        self._end = weakref.finalize(self, _end, self._ring, segment)
         return self
 
     #: Closes the ring and unlinks the segment. None for a further learner.

@@ -22,13 +22,13 @@ def cells(limiter: LimiterInfo) -> list[str]:
         console.amount(limiter.min_size),
         f"{limiter.ratio:g}",
         console.amount(limiter.diff),
-        _band(limiter),
+        band(limiter.min_diff, limiter.max_diff),
         console.allowed(limiter),
     ]
 
 
-def _band(limiter: LimiterInfo) -> str:
+def band(low: float, high: float) -> str:
     """What a limiter keeps ``inserted * ratio - sampled`` between: ``"70 k..90 k"``."""
-    if math.isinf(limiter.min_diff) and math.isinf(limiter.max_diff):
+    if math.isinf(low) and math.isinf(high):
         return "any"
-    return f"{console.amount(limiter.min_diff)}..{console.amount(limiter.max_diff)}"
+    return f"{console.amount(low)}..{console.amount(high)}"

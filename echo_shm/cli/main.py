@@ -24,6 +24,8 @@ from echo_shm.cli import (
     limiters,
     ls,
     metrics,
+    ray_figures,
+    ray_top,
     record,
     replay_serve,
     replay_top,
@@ -78,7 +80,9 @@ figures of a replay:
              drawn, and how long that takes as fast as they come now
   writers    of steps; waiting: those for which the inbox is full
   clients    of ReplayClient, for priorities and deletions
-{rollouts_top.HELP}"""
+{rollouts_top.HELP}\
+{ray_top.HELP}\
+{ray_figures.HELP}"""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -177,6 +181,7 @@ def _add_looks(commands: _Commands) -> None:
     sub = of_one("top", "watch a ring, a replay or rollouts: rates, occupancy, and who waits", _TOP_HELP)
     sub.add_argument("--interval", type=_seconds, default=1.0, help="seconds between readings (default: %(default)g)")
     sub.add_argument("--once", action="store_true", help="print one reading and exit")
+    _add_ray(sub)
     sub.set_defaults(command=_top)
 
     sub = of_one("metrics", "figures of a ring, a replay or rollouts for Prometheus", metrics.HELP)
@@ -196,6 +201,18 @@ def _add_looks(commands: _Commands) -> None:
         "--period", type=_seconds, default=1e-4, metavar="SECONDS", help="between two looks (default: %(default)g)"
     )
     sub.set_defaults(command=lambda o: record.run(o.name or _only_one(), o.trace, o.seconds, o.period))
+
+
+def _add_ray(sub: argparse.ArgumentParser) -> None:
+    sub.add_argument("--ray", action="store_true", help="of a Ray cluster: NAME is a RayReplay's")
+    sub.add_argument("--address", metavar="HOST:PORT", help="of the Ray cluster (default: this machine's)")
+
+
+def _ray_address(options: argparse.Namespace) -> str | None:
+    """Where the cluster is that was asked for; None: none was."""
+    if options.address is not None and not options.ray:
+        raise console.UsageError("--address is that of a Ray cluster: use it with --ray")
+    return (options.address or "auto") if options.ray else None
 
 
 def _add_services(commands: _Commands) -> None:
@@ -241,6 +258,9 @@ def _port(text: str) -> int:
 
 
 def _top(options: argparse.Namespace) -> int:
+    if (address := _ray_address(options)) is not None:
+        console.need("rich.console", "cli")
+        return watching.run(ray_top.RayWatch(options.name, address), options.interval, once=options.once)
     name = options.name or _only_one(or_rollouts=True)
     try:
         is_ring = lockfile.check_name(name) in lockfile.names()

@@ -27,6 +27,7 @@ ADAPTERS = [
     ("torchrl", "tensordict", "TorchRL", "torchrl"),
     ("tianshou", "tianshou", "Tianshou", "tianshou"),
     ("rllib", "ray", "RLlib", "rllib"),
+    ("ray", "ray", "Ray", "ray"),
 ]
 """The adapter, a package, the framework, and the extra."""
 

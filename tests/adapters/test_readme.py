@@ -89,7 +89,8 @@ def test_the_rllib_block_is_a_configuration(tmp_path):
 def test_the_versions_are_those_that_readme_names():
     """README names them, requirements.txt pins them, and the tests run with them."""
     here = Path(__file__).parent
-    pins = dict(re.findall(r"^([\w-]+)(?:\[\w+\])?==([\d.]+)", (here / "requirements.txt").read_text(), re.MULTILINE))
+    pinned = (here / "requirements.txt").read_text()
+    pins = dict(re.findall(r"^([\w-]+)(?:\[[\w,]+\])?==([\d.]+)", pinned, re.MULTILINE))
     need("torch", "jax", "gymnasium", "stable_baselines3", "torchrl", "tianshou", "ray")
     rows = re.findall(r"^\| \[.*\| ([\w-]+) ([\d.]+) \|$", (here.parents[1] / "README.md").read_text(), re.MULTILINE)
     assert dict(rows) == pins == {name: version(name).partition("+")[0] for name in pins}

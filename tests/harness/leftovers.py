@@ -49,14 +49,21 @@ def _opened(folder: Path) -> Iterator[str]:
 
 
 def children() -> dict[int, psutil.Process]:
-    """Our child processes, without the helpers that multiprocessing keeps until the end."""
+    """Our child processes, without the helpers that multiprocessing keeps until the end, and what clusters start.
+
+    A cluster's keeper ends what it has started, and itself is one of ours: see ``ray_cluster``.
+    """
     found: dict[int, psutil.Process] = {}
     with contextlib.suppress(OSError):  # the usual case, without a look at every process of the machine
         lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
         if lists and not any(lists):
             return found
+    kept: set[int] = set()
     for child in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.Error):
-            if not any("resource_tracker" in part or "forkserver" in part for part in child.cmdline()):
+            words = child.cmdline()
+            if "harness.ray_keeper" in words:
+                kept.update(one.pid for one in child.children(recursive=True))
+            if child.pid not in kept and not any("resource_tracker" in one or "forkserver" in one for one in words):
                 found[child.pid] = child
     return found

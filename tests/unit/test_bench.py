@@ -7,6 +7,7 @@ import operator
 import sys
 
 import pytest
+from harness.packages import need
 
 from bench import __main__ as command
 from bench import native, peers, replay, replay_peers, scale, table, throughput, weights_program
@@ -161,6 +162,38 @@ def test_a_library_that_fails_is_left_out_and_echo_shm_is_not(capfd):
     assert "left out: bench.replay_nothing, row 'add'" in capfd.readouterr().err
     with pytest.raises(replay_peers.ProgramError, match="row 'no such row'"):
         replay.take_turns([(Contender(replay_peers.OWN, "no such row"), SIZES)], 1)
+
+
+def test_what_a_worker_of_rays_did_is_counted_while_the_learner_counts():
+    """Blocks before and after that time count by the part of it that is in it."""
+    need("ray")
+    from bench import ray_samples
+
+    with ray_samples.span() as counted:
+        assert not counted.is_over()
+        counted.set(11.0, 14.0)
+        assert counted.is_over()
+        assert counted.rate([(10.0, 0), (12.0, 200), (13.0, 500), (15.0, 900)]) == pytest.approx((700 - 100) / 3)
+
+
+@pytest.mark.parametrize(
+    ("costs", "first"),
+    [
+        ({"report": 1e-3}, "the directory"),
+        ({"batch": {1: 1e-4, 1000: 1e-1}}, "the learner's"),
+        ({"stream": 1e8}, "weights"),
+    ],
+)
+def test_the_paper_names_what_is_used_up_first(costs, first):
+    """Reports twice a second of each shard, 100 batches a second, and weights to each node once a minute."""
+    need("ray")
+    from bench import ray_paper
+
+    cheap = {"report": 1e-9, "look": {1000: 1e-9}, "batch": {1: 1e-9, 1000: 1e-9}, "stream": 1e15}
+    text = ray_paper.paper(ray_paper.Costs(report_bytes=1, look_bytes={1000: 1}, **(cheap | costs)))
+    limits = [line for line in text.splitlines() if line.startswith("- ")]
+    assert limits[0].startswith(f"- {first}")
+    assert limits[0].endswith({"the directory": ": 500", "the learner's": ": 100", "weights": ": 60"}[first])
 
 
 def test_memcpy_rate_is_positive():

@@ -1,0 +1,113 @@
+"""The nodes of a cluster, as those see them that place shards there."""
+
+import os
+import platform
+import shutil
+import socket
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray._private.state import state
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+import echo_shm
+from echo_shm.errors import EchoShmError
+
+#: Where shared memory is.
+_SHM = "/dev/shm"
+
+
+@dataclass(frozen=True)
+class Node:
+    """What a node says of itself.
+
+    Attributes:
+        id: Ray's.
+        host: The address that other nodes reach it at.
+        port: One that was free just now.
+        room: Free bytes of shared memory.
+        version: Of echo_shm.
+        python: Its version.
+
+    """
+
+    id: str
+    host: str
+    port: int
+    room: int
+    version: str
+    python: str
+
+
+def here() -> str:
+    """The id of the node that this process runs on."""
+    return str(ray.get_runtime_context().get_node_id())
+
+
+def alive() -> dict[str, str]:
+    """The nodes that live: their addresses, by their ids."""
+    return {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}
+
+
+def draining() -> set[str]:
+    """The ids of nodes that are being drained: they end soon."""
+    return set(state.get_draining_nodes())
+
+
+def on(node: str) -> dict[str, Any]:
+    """Options of an actor or a task that runs on that node, and on no other."""
+    return {"scheduling_strategy": NodeAffinitySchedulingStrategy(node, soft=False), "num_cpus": 0}
+
+
+def ask(nodes: Sequence[tuple[str, str]]) -> list[Node]:
+    """What nodes say, in their order.
+
+    Args:
+        nodes: Their ids, and their addresses.
+
+    Raises:
+        EchoShmError: One has another version of echo_shm or of Python, or has none.
+
+    """
+    question = ray.remote(_look)
+    asked = [question.options(**on(node)).remote(host) for node, host in nodes]
+    return [_answer(*one) for one in zip(nodes, asked, strict=True)]
+
+
+def _answer(node: tuple[str, str], asked: Any) -> Node:
+    where = f"node {node[0]} ({node[1]})"
+    try:
+        said: Node = ray.get(asked)
+    except ray.exceptions.RayTaskError as error:
+        first = str(error.cause).strip().splitlines()[-1]
+        raise EchoShmError(
+            f"{where} cannot run echo_shm: {first}; use pip install 'echo-shm[ray]' there, {echo_shm.__version__}"
+        ) from error
+    for what, found, expected in (
+        ("echo_shm", said.version, echo_shm.__version__),
+        ("Python", said.python, _python()),
+    ):
+        if found != expected:
+            raise EchoShmError(
+                f"{where} has {what} {found}, and this one {expected}: install the same version on all nodes"
+            )
+    return said
+
+
+def _look(host: str) -> Node:
+    with socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET) as sock:
+        sock.bind((host, 0))
+        port = sock.getsockname()[1]
+    return Node(here(), host, port, shutil.disk_usage(_SHM).free, echo_shm.__version__, _python())
+
+
+def _python() -> str:
+    """Pickles of one minor version are read by another patch of it."""
+    return ".".join(platform.python_version_tuple()[:2])
+
+
+def process() -> str:
+    """This process and its node, for messages."""
+    return f"process {os.getpid()} of node {here()}"

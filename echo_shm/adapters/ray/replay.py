@@ -1,0 +1,386 @@
+"""A replay over the nodes of a cluster: a shard on each, and batches over all of them."""
+
+import contextlib
+import hashlib
+import math
+import os
+import uuid
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+import ray
+
+from echo_shm.adapters.ray import budgets, checks, guard, nodes
+from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
+from echo_shm.adapters.ray.drawing import ShardsOfTable, batches
+from echo_shm.adapters.ray.keeper import Keeper
+from echo_shm.adapters.ray.keys import Keys
+from echo_shm.adapters.ray.limits import Limits
+from echo_shm.adapters.ray.merging import ORDERED, Merger
+from echo_shm.adapters.ray.mixing import KEY, Mixer, RayBatch
+from echo_shm.adapters.ray.shards import Setup
+from echo_shm.adapters.ray.sources import Clients
+from echo_shm.adapters.ray.weights import RayPublisher, announcing
+from echo_shm.adapters.ray.workers import RayWorkers
+from echo_shm.adapters.ray.writers import RayWriter
+from echo_shm.errors import ConnectionClosedError, EchoShmError
+from echo_shm.replay import Prioritized, ReplayClient, Softmax, Table, TableInfo
+from echo_shm.replay.table import check_tables
+from echo_shm.replay.validation import above_zero, integer
+from echo_shm.spec import Spec, Tree
+from echo_shm.timeouts import check_timeout
+
+#: How long a lost connection is tried again: with it the shard knows what this learner has (seconds).
+_GRACE = 30.0
+
+#: How long a shard may take nothing of what is sent to it (seconds).
+_SEND = 10.0
+
+
+class RayReplay:
+    """A replay whose steps lie on the nodes of a Ray cluster: one shard on each node, each in an actor.
+
+    A worker writes into the shard of its own node, through shared memory. A learner draws from all shards as from one
+    table, wherever it is: what is on its own node comes through shared memory, the rest over the bridge. Ray's object
+    store takes no part in it.
+
+    A RayReplay pickles: another process of the cluster gets the same replay. Who made it closes it. It is a context
+    manager that closes on exit. If the process that made it is killed, each node removes its shard within a minute. If
+    a shard's process is killed, Ray starts it again, and it goes on with its store: nothing is lost.
+
+    Args:
+        example: Pytree of numpy arrays, as for :class:`~echo_shm.replay.Replay`.
+        capacity: Most steps of all shards together. Each has room for as many.
+        tables: As for :class:`~echo_shm.replay.Replay`. ``max_size`` and the ``min_size`` of a limiter are shared
+            among the shards, too. Samplers: :class:`Uniform` and :class:`Prioritized`, with replacement. Rate limiters:
+            :class:`MinSize`.
+        shards: ``"per_node"``, or the ids of nodes.
+        max_items: As for :class:`~echo_shm.replay.Replay`; of all shards together.
+        seed: Of what is drawn.
+        mass_age: Shards are chosen by masses that are no older than so many seconds.
+
+    Raises:
+        ValueError, TypeError: As for :class:`~echo_shm.replay.Replay`; or a table has what shards cannot have.
+        SegmentError: A node has too little shared memory.
+        EchoShmError: A node has another version of echo_shm or Python.
+
+    """
+
+    #: How long a killed shard may take to be there again (seconds).
+    _patience = guard.PATIENCE
+    _keeper: Keeper | None
+    _watch: Watch | None
+
+    def __init__(
+        self,
+        example: Tree,
+        capacity: int,
+        tables: Sequence[Table] | None = None,
+        *,
+        shards: str | Sequence[str] = "per_node",
+        max_items: int | None = None,
+        store: Literal["shm"] | str | os.PathLike[str] = "shm",
+        checkpoints: str | os.PathLike[str] | None = None,
+        seed: int = 0,
+        mass_age: float = 1.0,
+    ) -> None:
+        capacity, mass_age = integer("capacity", capacity, 1), above_zero("mass_age", mass_age)
+        max_items = None if max_items is None else integer("max_items", max_items, 1)
+        tables = [Table("default")] if tables is None else list(tables)
+        check_tables(tables)
+        folders = [None if one in (None, "shm") else os.path.abspath(one) for one in (store, checkpoints)]
+        spec, chosen = Spec.from_example(example), checks.with_those_before(checks.chosen_nodes(shards), folders)
+        for table in tables:
+            checks.table(table, len(chosen))
+        found = nodes.ask(chosen)
+        steps = math.ceil(capacity / len(found))
+        if store == "shm":
+            checks.room(spec, steps, found)
+        # Stores know their names, and who opens them again must find them by these.
+        unique = uuid.uuid4().hex if folders[0] is None else hashlib.sha256(folders[0].encode()).hexdigest()
+        keys, name = Keys.make(), f"ray-{unique[:12]}"
+        self._join(
+            Setup(
+                name=name,
+                example=example,
+                capacity=steps,
+                tables=[budgets.part_of(table, len(found)) for table in tables],
+                max_items=None if max_items is None else math.ceil(max_items / len(found)),
+                seed=integer("seed", seed, 0),
+                mass_age=mass_age,
+                least={table.name: budgets.least(table) for table in tables},
+                per_node=shards == "per_node",
+                store=folders[0],
+                checkpoints=folders[1],
+                patience=self._patience,
+                keys=keys.public(),
+            ),
+            (),
+        )
+        self._keeper = Keeper(self._setup, keys, Limits(tables), found)
+        self._watch = self._keeper.watch
+        self._end = weakref.finalize(self, _close, self._keeper, self._clients, self._groups)
+
+    def _join(self, setup: Setup, places: tuple[Place, ...]) -> None:
+        """What every process has of its own."""
+        self._setup, self._places = setup, places
+        self._tables = {table.name: table for table in setup.tables}
+        self._node = nodes.here()
+        self._clients = Clients(lambda place: setup.client(place, self._node, reconnect=_GRACE, timeout=ABSENT))
+        self._groups: list[RayWorkers] = []
+        self._keeper, self._watch = None, None
+
+    @classmethod
+    def _attach(cls, setup: Setup, places: tuple[Place, ...]) -> "RayReplay":
+        self = cls.__new__(cls)
+        self._join(setup, places)
+        self._end = weakref.finalize(self, _close, None, self._clients, self._groups)
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return RayReplay._attach, (self._setup, self._look().roster.places)
+
+    def _look(self) -> Look:
+        """What the directory said last. A process that only pickles a replay asks it nothing."""
+        if self._watch is None:
+            return Look(Roster(0, self._places), {})
+        return self._watch.look
+
+    def _watching(self) -> Watch:
+        if self._watch is None:
+            self._watch = Watch(self._setup.directory, self._setup.mass_age / 2, self._places)
+        return self._watch
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        """The tables' names."""
+        return tuple(self._tables)
+
+    @property
+    def shards(self) -> dict[int, str]:
+        """The shards by their numbers, each with the name of its replay: ``echo-shm top NAME`` on its node shows it."""
+        return {one.number: self._setup.store_of(one) for one in self._look().roster.places}
+
+    @property
+    def losses(self) -> tuple[Loss, ...]:
+        """What went with nodes that died."""
+        return self._look().roster.losses
+
+    # -- workers
+
+    def spawn(
+        self,
+        fn: Callable[..., Any],
+        n: int,
+        *per_worker_args: Sequence[Any],
+        num_cpus: float = 1,
+        restart: bool = False,
+        **options: Any,
+    ) -> RayWorkers:
+        """Starts n workers, which Ray places. Worker i runs ``fn(writer, i, args0[i], args1[i], ...)``.
+
+        Its writer, a :class:`RayWriter`, writes into the shard of the worker's node; where there is none, into the one
+        with most room. It goes on with another shard if that one moves or dies with its node.
+
+        Args:
+            fn: It pickles, as a remote function of Ray does.
+            n: How many, 1 or more.
+            per_worker_args: Sequences with an entry for each worker.
+            num_cpus: What Ray sets aside for each.
+            restart: A worker whose process or node died is started again.
+            options: Further options of a task of Ray's.
+
+        Returns:
+            The workers. A failed worker's exception is raised by the next batch, or by ``join()``.
+
+        """
+        group = RayWorkers(self._setup, self._look().roster.places, fn, n, per_worker_args, num_cpus, restart, options)
+        self._groups.append(group)
+        return group
+
+    def writer(self) -> RayWriter:
+        """A new writer for this process, which need be no worker. It is the caller's to close.
+
+        It writes into the shard of this process's node; or, if there is none, into the one with most room.
+
+        Raises:
+            ConnectionClosedError, OSError: The replay is closed, or no shard could be reached for half a minute.
+
+        """
+        return RayWriter(self._setup, self._look().roster.places)
+
+    # -- learners
+
+    def dataset_iter(self, n: int, table: str | None = None, timeout: float | None = None) -> Iterator[RayBatch]:
+        """Yields batches of n items, drawn from all shards as from one table, without end.
+
+        The shards draw ahead. What lies in the shared memory of this node, and makes up a whole batch, comes without a
+        copy; its arrays are to be used as those of :meth:`ReplayClient.dataset_iter`.
+
+        Args:
+            n: How many items, 1 or more.
+            table: The table. None: the only one.
+            timeout: The iteration ends once no shard had an item for so many seconds. None: no limit.
+
+        Raises:
+            ValueError: The table is unknown, or n is out of range.
+            Exception: What a worker raised.
+
+        """
+        name, n, timeout = self._name(table), integer("n", n, 1), check_timeout(timeout)
+        sampler, least = self._tables[name].sampler, self._setup.least[name]
+        singly = self._tables[name].max_times_sampled > 0
+        shards = ShardsOfTable(self._watching(), self._clients, name)
+        if isinstance(sampler, ORDERED):
+            return batches(Merger(shards, n, sampler, least, singly=singly), timeout, self._check_workers)
+        beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
+        random = np.random.default_rng(self._setup.seed)
+        return batches(Mixer(shards, n, beta, least, random, singly=singly), timeout, self._check_workers)
+
+    def _check_workers(self) -> None:
+        """Raises what a worker of this process has raised."""
+        for group in self._groups:
+            group.check()
+
+    def update(self, keys: npt.NDArray[np.void], priorities: Any, table: str | None = None) -> None:
+        """Sends new priorities of items, each to its shard. Items that are gone by then are ignored.
+
+        Args:
+            keys: ``batch.key``, or part of it, of shape ``(n,)``.
+            priorities: Floats of shape ``(n,)``, finite, 0 or more.
+            table: The table. None: the only one.
+
+        Raises:
+            ValueError: An argument is out of range.
+
+        """
+        name, given, values = self._name(table), _keys(keys), np.asarray(priorities)
+        if values.shape != given.shape:
+            raise ValueError(f"priorities has shape {values.shape}, keys {given.shape}: use one priority for each key")
+        for number, chosen in self._by_shard(given):
+            self._send(number, lambda client: client.update(given["key"][chosen], values[chosen], name, _SEND))  # noqa: B023
+
+    def delete(self, keys: npt.NDArray[np.void], table: str | None = None) -> None:
+        """Has items removed. Items that are gone by then are ignored. Arguments and errors are those of update()."""
+        name, given = self._name(table), _keys(keys)
+        for number, chosen in self._by_shard(given):
+            self._send(number, lambda client: client.delete(given["key"][chosen], name, _SEND))  # noqa: B023
+
+    def _by_shard(self, keys: npt.NDArray[np.void]) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
+        """The shards that keys are of, each with which of them."""
+        shards = keys["shard"]
+        for number in np.unique(shards).tolist():
+            yield number, shards == number
+
+    def _send(self, number: int, call: Callable[[ReplayClient], None]) -> None:
+        """Sends something to a shard. If that is gone or absent, nothing; if it is handed over, once it is there."""
+        watch, failed = self._watching(), None
+        while True:
+            look = watch.look
+            place = next((one for one in look.roster.places if one.number == number), None)
+            if place is None or look.is_absent(number):
+                return
+            error: Exception = ConnectionClosedError(f"{self._setup.name} does not say where shard {number} goes on")
+            try:
+                if number not in look.roster.leaving:
+                    call(self._clients.get(place))
+                    return
+            except (ConnectionClosedError, TimeoutError, OSError) as caught:
+                self._clients.drop(place)
+                if place == failed:
+                    raise
+                failed, error = place, caught
+            if watch.wait(look, _GRACE) is look:  # the directory is gone
+                raise error
+
+    def info(self, table: str | None = None) -> dict[int, TableInfo]:
+        """What each shard last said of a table, by the shards' numbers: as :meth:`ReplayClient.info`."""
+        name = self._name(table)
+        return {number: report.tables[name] for number, (report, _) in self._watching().look.reports.items()}
+
+    # -- weights
+
+    def publisher(self, params: Tree) -> RayPublisher:
+        """Makes the publisher of weights for the workers of all nodes, which find it by ``writer.subscriber()``.
+
+        Each version goes to each node once, and from there through shared memory. The learner calls it, in its own
+        process, wherever that is. It ends with :meth:`RayPublisher.close`, or with its process.
+
+        Args:
+            params: As for :meth:`Replay.publisher`.
+
+        Raises:
+            TypeError, ValueError, SegmentError, SpecMismatchError: As for :class:`RayPublisher`.
+
+        """
+        name, host = f"{self._setup.name}-weights-{uuid.uuid4().hex[:8]}", nodes.alive()[self._node]
+        return RayPublisher(params, name, self._node, host, announcing(self._setup.directory))
+
+    # -- checkpoints
+
+    def checkpoint(self, path: str | os.PathLike[str] | None = None) -> list[str]:
+        """Each shard writes a checkpoint into a directory of its own there, while all else goes on.
+
+        Args:
+            path: A directory that each node has, at best the same one on all of them. None: ``checkpoints``.
+
+        Returns:
+            The shards' new checkpoints.
+
+        Raises:
+            ValueError: There is no path.
+            EchoShmError: This process is not the one that made the replay.
+            SegmentError: As for :meth:`Replay.checkpoint`.
+
+        """
+        if self._keeper is None:
+            raise EchoShmError("checkpoint: the process that made the replay writes checkpoints; this is another one")
+        where = self._setup.checkpoints if path is None else os.path.abspath(path)
+        if where is None:
+            raise ValueError("path=None: use a directory, or RayReplay(..., checkpoints=directory)")
+        return self._keeper.each("checkpoint", where)
+
+    # -- the end
+
+    def close(self) -> None:
+        """Stops the workers, and, in the process that made it, removes all shards. Idempotent."""
+        self._keeper = None
+        if self._watch is not None:
+            self._watch.close()
+        self._end()
+
+    def __enter__(self) -> "RayReplay":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<RayReplay {self._setup.name} of {len(self.shards)} shards, {', '.join(self._tables)}>"
+
+    def _name(self, table: object) -> str:
+        if table is None and len(self._tables) == 1:
+            return next(iter(self._tables))
+        if not isinstance(table, str) or table not in self._tables:
+            raise ValueError(f"table={table!r}: use one of {', '.join(map(repr, self._tables))}")
+        return table
+
+
+def _close(keeper: Keeper | None, clients: Clients, groups: list[RayWorkers]) -> None:
+    """Ends what a process has of a replay; with its keeper, all of it."""
+    with contextlib.ExitStack() as ending:
+        if ray.is_initialized():  # else Ray has ended, and with it all actors: the guards remove what is left
+            if keeper is not None:
+                ending.callback(keeper.close)
+            for group in groups:
+                ending.callback(group.stop)
+        ending.callback(clients.close)
+
+
+def _keys(keys: object) -> npt.NDArray[np.void]:
+    if not isinstance(keys, np.ndarray) or keys.dtype != KEY or keys.ndim != 1:
+        raise ValueError(f"keys: got {keys!r:.80}, expected a batch's key, or part of it")
+    return keys

@@ -1,0 +1,290 @@
+"""One shard: the replay of a node, in an actor of its own."""
+
+import contextlib
+import errno
+import functools
+import math
+import os
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ray
+
+from echo_shm.adapters.ray import budgets, guard, handing
+from echo_shm.adapters.ray.directory import NAMESPACE, Place, Report
+from echo_shm.adapters.ray.handing import Origin
+from echo_shm.adapters.ray.keys import Keys
+from echo_shm.adapters.ray.metrics import Metrics
+from echo_shm.adapters.ray.weights import Relay
+from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.net.transport import TcpTransport
+from echo_shm.replay import Replay, ReplayClient, Table, TableInfo
+from echo_shm.replay.sources import end_left
+from echo_shm.spec import Tree
+
+#: How long a shard that leaves waits for learners to use what was drawn for them, and between two looks (seconds).
+_TAKING, _NAP = 5.0, 0.005
+
+
+@dataclass(frozen=True)
+class Setup:
+    """What all shards of a replay have in common. It pickles: shards get it, and whoever uses them.
+
+    Attributes:
+        name: Of the replay.
+        example, max_items: As for :class:`~echo_shm.replay.Replay`; of one shard.
+        capacity: Steps of one shard.
+        tables: A shard's part of each table.
+        seed: Shard i has ``seed + i``.
+        mass_age: Seconds.
+        least: How many items each table holds in all shards, at least, before it is drawn from.
+        per_node: Whether each node gets a shard.
+        store: The directory of the shards' directories; None: shared memory.
+        patience: How long a killed shard may take to be there again, before its store is removed (seconds).
+        checkpoints: Where shards write checkpoints; None: nowhere.
+        keys: Of the bridges; the public part.
+
+    """
+
+    name: str
+    example: Tree
+    capacity: int
+    tables: Sequence[Table]
+    max_items: int | None
+    seed: int
+    mass_age: float
+    least: dict[str, int]
+    per_node: bool
+    store: str | None
+    checkpoints: str | None
+    patience: float
+    keys: Keys
+
+    @functools.cached_property
+    def directory(self) -> Any:
+        """The actor."""
+        return ray.get_actor(self.name, NAMESPACE)
+
+    def store_of(self, place: Place) -> str:
+        """The name of a shard's replay. A directory keeps its own, wherever it is used."""
+        again = f"-{place.incarnation}" if place.incarnation and self.store is None else ""
+        return f"{self.name}-{place.number}{again}"
+
+    def folder_of(self, number: int) -> str | None:
+        """The directory of a shard's store; None: it is in shared memory."""
+        return None if self.store is None else shard_folder(self.store, number)
+
+    def client(self, place: Place, node: str, **options: Any) -> ReplayClient:
+        """A way into a shard from a process of that node: through shared memory if the shard is there, too.
+
+        Args:
+            place: Where the shard is.
+            node: The id of this process's node.
+            options: For a client on another node: as for :class:`ReplayClient`.
+
+        """
+        if node == place.node:
+            return ReplayClient(self.store_of(place), self.example)
+        address, tls = f"tcp://{place.host}:{place.port}", self.keys.client_context()
+        return ReplayClient(address, self.example, authkey=self.keys.authkey, tls=tls, **options)
+
+
+class Shard:
+    """The actor. If it is killed, Ray starts it again on its node, and it goes on with its store.
+
+    A store in shared memory is removed when the shard is closed; or by a guard, once nobody has gone on with it for
+    ``patience`` seconds: then Ray has given the actor up, for its owner has ended.
+    """
+
+    def __init__(self, setup: Setup, place: Place, keys: Keys, origin: Origin | None = None) -> None:
+        self._setup, self._place, self._keys = setup, place, keys
+        self._name, self._folder = setup.store_of(place), setup.folder_of(place.number)
+        self._leaving = contextlib.ExitStack()
+        handing.remove(handing.folder_of(self._name))
+        self._replay = self._opened(origin)
+        if self._replay._rings.are_shut:  # the one before was killed while it left
+            for table in setup.tables:
+                if budgets.is_limited(table.rate_limiter):
+                    self._replay._set_limits(table.name, math.inf, math.inf)
+            self._replay._rings.shut_out()
+            self._reopen()
+            self._hold(self._replay)
+        self._metrics = Metrics(setup.name, place.number)
+        self._relay = Relay(self._name, place.node)
+        self._ended = threading.Event()
+        threading.Thread(target=self._tell, name="reports", daemon=True).start()
+
+    def _opened(self, origin: Origin | None) -> Replay:
+        """The replay of this shard: what its store holds, or else what the old one sends, or else a new one."""
+        place, keys = self._place, self._keys
+        transport = TcpTransport(place.port, host=place.host, authkey=keys.authkey, tls=keys.pem())
+        try:
+            found = self._folder or self._name
+            replay = Replay.attach(found, self._setup.example, thread=True, transport=transport)
+            if self._folder is not None:  # whoever had it before may have been on another node
+                self._guard()
+            return replay
+        except SegmentError as error:
+            if error.errno != errno.ENOENT:
+                raise
+        if origin is not None and not self._is_known():
+            replay = self._received(transport, origin)
+        else:
+            replay = self._made(transport, self._name, self._folder)
+            self._guard()
+        self._hold(replay)
+        return replay
+
+    def _guard(self) -> None:
+        """Has a process remove what this one leaves in shared memory, and of files that are handed over."""
+        folder = str(handing.folder_of(self._name)) if self._folder is None else ""
+        guard.watch(self._name, self._setup.patience, folder)  # a store in files has its rings in shared memory, too
+
+    def _is_known(self) -> bool:
+        """Whether the keeper has written this shard down. Until then it is nothing but what the old one sends."""
+        roster, _ = ray.get(self._setup.directory.look.remote())
+        return self._place in roster.places
+
+    def _received(self, transport: TcpTransport, origin: Origin) -> Replay:
+        """What the old shard sends."""
+        with handing.new_folder(self._name) as folder:
+            self._guard()
+            handing.receive(origin, folder, self._keys)
+            return self._restored(transport, folder, self._name, "shm")
+
+    def _restored(self, transport: TcpTransport, path: Path, name: str, store: str) -> Replay:
+        example = self._setup.example
+        return Replay.restore(path, example=example, store=store, name=name, thread=True, transport=transport)
+
+    def _hold(self, replay: Replay) -> None:
+        """Until the keeper says what this shard may do, its limiters let nothing happen."""
+        for table in self._setup.tables:
+            limiter = table.rate_limiter
+            if budgets.is_limited(limiter):
+                replay._set_limits(table.name, math.inf, -math.inf)
+            elif table.max_times_sampled:
+                replay._set_limits(table.name, limiter.min_diff, limiter.max_diff)
+
+    def _made(self, transport: TcpTransport, name: str, folder: str | None) -> Replay:
+        """A new one; or what the last checkpoint of this shard has."""
+        setup, number, store = self._setup, self._place.number, folder or "shm"
+        if setup.checkpoints is not None:
+            path = Path(shard_folder(setup.checkpoints, number))
+            with contextlib.suppress(FileNotFoundError):
+                if any(path.iterdir()):
+                    return self._restored(transport, path, name, store)
+        return Replay(
+            setup.example,
+            setup.capacity,
+            setup.tables,
+            max_items=setup.max_items,
+            store=store,
+            name=name,
+            seed=setup.seed + number,
+            thread=True,
+            transport=transport,
+        )
+
+    def _tell(self) -> None:
+        """Reports to the directory, which says whose weights to relay. If that is away, the next report finds it."""
+        said: list[Any] = []
+        pause = 0.0
+        while not self._ended.wait(pause):
+            pause = self._setup.mass_age / 2
+            done, said = ray.wait(said, timeout=0) if said else ([], [])
+            # The directory may be being started again, or have no name yet; or this shard leaves.
+            with contextlib.suppress(ray.exceptions.RayError, ValueError, ConnectionClosedError):
+                for one in done:
+                    self._relay.follow(ray.get(one))
+                if not said:  # otherwise the last one is on its way: no more of them pile up
+                    report = self.report()
+                    self._metrics.set(report)
+                    said = [self._setup.directory.report.remote(report, self._relay.offer, self._relay.version)]
+
+    def report(self) -> Report:
+        """What the shard says of itself now. It is the first that a new shard is asked."""
+        infos = {table.name: self.info(table.name) for table in self._setup.tables}
+        return Report(
+            self._place.number,
+            self._place.incarnation,
+            self._replay.num_steps,
+            self._setup.capacity,
+            infos,
+            os.getpid(),
+        )
+
+    def set_limits(self, table: str, low: float, high: float) -> None:
+        """As :meth:`Replay.set_limits`; but the range may be narrow, or empty, for as long as others are told."""
+        self._replay._set_limits(table, low, high)
+
+    def info(self, table: str) -> TableInfo:
+        """As :meth:`Replay.info`."""
+        found = self._replay.info(table)
+        assert isinstance(found, TableInfo)
+        return found
+
+    def checkpoint(self, path: str) -> str:
+        """Writes a checkpoint of the shard into its own directory there, which it returns."""
+        return self._replay.checkpoint(shard_folder(path, self._place.number))
+
+    # -- leaving
+
+    def settle(self) -> None:
+        """Nothing is drawn any more of tables whose draws are counted. Returns once learners have what was drawn."""
+        singly = [table.name for table in self._setup.tables if table.max_times_sampled]
+        for table in self._setup.tables:
+            if table.max_times_sampled or budgets.is_limited(table.rate_limiter):
+                self._replay._set_limits(table.name, math.inf, math.inf)  # all is let in
+        end = time.monotonic() + _TAKING
+        while self._replay._rings.untaken(singly) and time.monotonic() < end:
+            time.sleep(_NAP)  # learners say no word when they have used a batch
+
+    def leave(self) -> Origin | None:
+        """Takes nothing any more, and has what the shard holds ready for another node.
+
+        The shard is all that holds it until the keeper has written down the new one: :meth:`stay` goes on with it.
+
+        Returns:
+            Where it is to be had; None: it is in the shard's directory.
+
+        """
+        self._replay._rings.shut_out()
+        if self._folder is not None:
+            self._replay.close()
+            return None
+        folder = self._leaving.enter_context(handing.new_folder(self._name))
+        self._replay.checkpoint(folder)
+        sending = handing.Sending(folder, self._place.host, self._keys)
+        self._leaving.callback(sending.close)
+        return sending.origin
+
+    def stay(self) -> None:
+        """No other node has taken the shard: it goes on here. One that was killed since :meth:`leave` does so."""
+        self._leaving.close()
+        if self._replay._core.closed:
+            self._replay = self._opened(None)
+        elif self._replay._rings.are_shut:
+            self._reopen()
+        self._hold(self._replay)
+
+    def _reopen(self) -> None:
+        """The same store with new rings. Those that are closed hold nothing any more."""
+        self._replay._let_go()
+        end_left(self._name)
+        self._replay = self._opened(None)
+
+    def close(self) -> None:
+        """Closes the replay, and removes its store if it is in shared memory."""
+        self._ended.set()
+        self._leaving.close()
+        self._relay.stop()
+        self._replay.close()
+
+
+def shard_folder(path: str, number: int | str) -> str:
+    """What a shard has below a directory of all: its store, or its checkpoints."""
+    return os.path.join(path, f"shard-{number}")

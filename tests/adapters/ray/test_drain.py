@@ -1,0 +1,175 @@
+"""Nodes that drain hand their shard over, and writers go on."""
+
+import itertools
+import threading
+import time
+from collections import Counter
+
+import numpy as np
+import pytest
+from harness.packages import need
+from harness.ray_cluster import cluster
+from harness.waiting import until
+
+need("ray")
+need("cryptography")
+
+import ray  # noqa: E402
+from ray._raylet import GcsClient  # noqa: E402
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
+
+from echo_shm import Table  # noqa: E402
+from echo_shm.adapters.ray import RayReplay, handing, keeper, nodes  # noqa: E402
+from echo_shm.replay import Prioritized, Queue, listing  # noqa: E402
+
+EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
+
+#: DRAIN_NODE_REASON_PREEMPTION, of Ray's autoscaler.proto.
+_PREEMPTION = 2
+
+
+def drain(made, node):
+    """Has Ray drain a node, which has an hour for it."""
+    deadline = int((time.time() + 3600) * 1000)
+    accepted, why = GcsClient(address=made.address).drain_node(node.id, _PREEMPTION, "a test", deadline)
+    assert accepted, why
+
+
+def on(node):
+    """Options of workers that run there."""
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
+
+
+def place_of(replay, number):
+    """Where a shard is."""
+    return next(one for one in replay._look().roster.places if one.number == number)
+
+
+def numbered(writer, i, n):
+    """Writes steps 0 to n - 1."""
+    for k in range(n):
+        writer.add({"worker": np.int64(i), "k": np.int64(k)})
+    writer.flush()
+
+
+def pairs(batch):
+    """What each item of a batch is."""
+    return list(zip(batch.data["worker"].tolist(), batch.data["k"].tolist(), strict=True))
+
+
+@pytest.fixture(scope="module")
+def made():
+    """Three nodes. The tests that harm them come last."""
+    with cluster(2, num_cpus=4) as cluster_of_tests:
+        yield cluster_of_tests
+
+
+@pytest.fixture
+def draining(monkeypatch):
+    """The nodes that the keeper, which is in this process, takes for drained ones."""
+    found = set()
+    monkeypatch.setattr(nodes, "draining", lambda: set(found))
+    return found
+
+
+def test_keys_and_priorities_move(made, draining, caplog):
+    """A shard keeps its number, and its items their keys and priorities; a key of before is good for an update."""
+    first, second, third = made.nodes
+    tables = [Table("all", sampler=Prioritized(1.0, 1.0))]
+    with RayReplay(EXAMPLE, 1000, tables, shards=[first.id, second.id], mass_age=0.2) as replay:
+        replay.spawn(numbered, 1, [20], **on(second)).join(60)
+        batches = replay.dataset_iter(64)
+        batch = next(batches)
+        assert set(batch.key["shard"].tolist()) == {1}
+        chosen = batch.key[batch.data["k"] == batch.data["k"][0]][:1]
+        replay.update(chosen, [7.0])
+        draining.add(second.id)
+        until(lambda: place_of(replay, 1).incarnation == 1)
+        assert place_of(replay, 1).node == third.id
+        batch = next(one for one in batches if chosen[0] in one.key)
+        assert set(batch.priority[batch.key == chosen[0]].tolist()) == {7.0}
+        assert set(batch.table_size.tolist()) == {20}
+        replay.update(chosen, [0.0])
+        until(lambda: chosen[0] not in next(batches).key)
+        batches.close()
+        draining.update({first.id, third.id})
+        until(lambda: "there is no other node: its shard 1 stays" in caplog.text)
+        assert place_of(replay, 1).incarnation == 1
+        assert not replay.losses
+
+
+LARGE = {"worker": np.int64(0), "k": np.int64(0), "filler": np.zeros(2048)}
+
+
+def large(writer, i, n):
+    """Writes steps 0 to n - 1, of 16 KB."""
+    for k in range(n):
+        writer.add({"worker": np.int64(i), "k": np.int64(k), "filler": np.full(2048, float(k))})
+    writer.flush()
+
+
+def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
+    """The old shard goes on, with all that it had, and takes more; nothing is left of the new one."""
+    _, second, third = made.nodes
+    monkeypatch.setattr(RayReplay, "_patience", 1.0)
+    killed = []
+
+    class Keeper(keeper.Keeper):
+        def _start(self, place, origin=None):
+            super()._start(place, origin)
+            if origin is not None:
+                folder, actor = handing.folder_of(self._setup.store_of(place)), self._actors[place.number]
+                killed.append((self._setup.store_of(place), folder))
+                threading.Thread(target=lambda: (until(lambda: any(folder.glob("*"))), ray.kill(actor))).start()
+            return place
+
+    monkeypatch.setattr("echo_shm.adapters.ray.replay.Keeper", Keeper)
+    with RayReplay(LARGE, 10_000, shards=[second.id]) as replay, replay.writer() as writer:
+        large(writer, 0, 3000)
+        draining.update({second.id, third.id})
+        large(writer, 1, 300)  # beyond the bridge: what is on its way when the shard takes no more goes back to it
+        until(lambda: "no other node could take it over" in caplog.text)
+        ((name, folder),) = killed
+        large(writer, 2, 10)
+        assert place_of(replay, 0).incarnation == 0
+        assert place_of(replay, 0).node == second.id
+        until(lambda: replay.info()[0].size == 3310)
+        until(lambda: not folder.exists() and name not in listing.names())
+        assert not handing.folder_of(replay.shards[0]).exists()
+
+
+def test_a_free_writer_goes_on(made):
+    """Where the node of its shard dies. What that shard had is lost, and said."""
+    _, second, third = made.nodes
+    with RayReplay(EXAMPLE, 20_000, shards=[second.id, third.id], mass_age=0.2) as replay, replay.writer() as writer:
+        numbered(writer, 0, 100)
+        until(lambda: sorted(one.size for one in replay.info().values()) == [0, 100])
+        (number,) = (number for number, one in replay.info().items() if one.size)
+        made.kill(second if place_of(replay, number).node == second.id else third)
+        numbered(writer, 1, 100)
+        until(lambda: replay.losses)
+        (loss,) = replay.losses
+        assert (loss.number, loss.num_steps, loss.restored) == (number, 100, False)
+        until(lambda: replay.info()[1 - number].size == 100)
+        assert set(next(replay.dataset_iter(64)).data["worker"].tolist()) == {1}
+
+
+def test_a_node_drains_under_writing_workers(made):
+    """Each number of each worker comes once; those of the node write on into another shard."""
+    each, (first, second) = 600, made.nodes
+    tables = [Table("q", rate_limiter=Queue(200))]
+    with RayReplay(EXAMPLE, 20_000, tables, shards=[first.id, second.id]) as replay:
+        workers = [replay.spawn(numbered, 2, [each] * 2, **on(node)) for node in made.nodes]
+        came, batches = Counter(), replay.dataset_iter(20, timeout=60)
+        for batch in itertools.islice(batches, 20):
+            came.update(pairs(batch))
+        drain(made, second)
+        while came.total() < 2 * 2 * each:
+            came.update(pairs(next(batches)))
+        batches.close()
+        for group in workers:
+            group.join(60)
+        assert came == Counter({(i, k): 2 for i in range(2) for k in range(each)})
+        assert place_of(replay, 1).incarnation == 1
+        assert place_of(replay, 1).node != second.id
+        assert not replay.losses

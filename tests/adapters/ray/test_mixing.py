@@ -1,0 +1,274 @@
+"""Draws over shards are those of one table with all items. No cluster is needed: a shard is any replay."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+from harness.packages import need
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+need("ray")
+
+from echo_shm import Replay, Table  # noqa: E402
+from echo_shm.adapters.ray.merging import Merger  # noqa: E402
+from echo_shm.adapters.ray.mixing import Mass, Mixer, Shares, mass_of  # noqa: E402
+from echo_shm.replay import Fifo, MaxHeap, MinHeap, MinSize, Prioritized, Softmax, Uniform  # noqa: E402
+
+#: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
+FAR = 3.7
+
+
+class Part:
+    """A replay in this process as a shard; and which of its batches were asked for."""
+
+    def __init__(self, replay):
+        self.replay, self.sizes, self.batches_made = replay, [], []
+        self.away = False
+
+    def mass(self):
+        """As a report has it."""
+        return mass_of(self.replay.info())
+
+    def ask(self, n, prefetch):
+        """Notes the size."""
+        self.sizes.append(n)
+
+    def next(self):
+        """What the replay draws now."""
+        if self.away:
+            return None
+        try:
+            self.batches_made.append(self.replay.sample(self.sizes[-1], timeout=0))
+        except TimeoutError:  # there are fewer
+            return None
+        return self.batches_made[-1]
+
+    def close(self):
+        """Does nothing."""
+
+
+class Parts:
+    """All shards. They are looked at when ``look()`` is called, and before the first draw."""
+
+    def __init__(self, parts):
+        self.parts, self.age = dict(enumerate(parts)), 0.0
+        self.look()
+
+    def look(self):
+        """Asks all of them."""
+        self.found = {number: part.mass() for number, part in self.parts.items()}
+
+    def masses(self):
+        """Those of the last look."""
+        return self.found, self.age
+
+    def source(self, number):
+        """The shard."""
+        return self.parts[number]
+
+
+def replays(sampler, priorities):
+    """A replay for each list of priorities, and one with all of them. Step k of shard s is ``[s, k]``."""
+    example = {"x": np.zeros(2, np.int64)}
+    made = [Replay(example, 5000, [Table("t", sampler=sampler)], seed=s) for s in range(len(priorities) + 1)]
+    for shard, some in enumerate(priorities):
+        for k, priority in enumerate(some):
+            for replay in (made[shard], made[-1]):
+                replay.add({"x": np.array([shard, k])}, priority)
+    return made[:-1], made[-1]
+
+
+def mixer(parts, n, sampler=None, seed=0, least=1):
+    """Over them."""
+    beta = getattr(sampler, "beta", 0.0)
+    return Mixer(parts if isinstance(parts, Parts) else Parts(parts), n, beta, least, np.random.default_rng(seed))
+
+
+def columns(batch):
+    """What a batch says of each of its items."""
+    return {
+        tuple(x): (probability, weight)
+        for x, probability, weight in zip(
+            batch.data["x"].tolist(), batch.probability.tolist(), batch.weight.tolist(), strict=True
+        )
+    }
+
+
+SAMPLERS = [
+    Uniform(),
+    Prioritized(alpha=0.7, beta=0.5),
+    Prioritized(alpha=2.0, beta=1.0),
+    Softmax(temperature=0.5, beta=0.5),
+]
+PRIORITIES = st.lists(st.lists(st.sampled_from([0.0, 0.1, 1.0, 7.5]), max_size=4), min_size=1, max_size=4)
+
+
+@settings(max_examples=60, deadline=None)
+@given(PRIORITIES, st.sampled_from(SAMPLERS))
+def test_probabilities_and_weights_are_those_of_one_table(priorities, sampler):
+    """Also with empty shards, and where some or all items have no weight."""
+    shards, whole = replays(sampler, priorities)
+    mixed = mixer([Part(one) for one in shards], 40, sampler)
+    if not any(priorities):
+        assert mixed.next() is None
+        return
+    batch, expected = mixed.next(), columns(whole.sample(400))
+    for item, (probability, weight) in columns(batch).items():
+        assert probability == pytest.approx(expected[item][0], rel=1e-12) if item in expected else probability > 0
+        assert weight == pytest.approx(expected[item][1], rel=1e-12) if item in expected else weight <= 1
+    assert set(batch.table_size.tolist()) == {sum(map(len, priorities))}
+    assert [tuple(key) for key in batch.key["shard"][:, None]] == [(shard,) for shard, _ in batch.data["x"].tolist()]
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Prioritized(alpha=1.0), Softmax(temperature=2.0)])
+def test_each_item_comes_as_often_as_from_one_table(sampler):
+    """Shards that differ by 1000 to 1: chi-square over all items, and over the shards."""
+    random = np.random.default_rng(3)
+    priorities = [random.exponential(size=n).tolist() for n in (1000, 30, 1)]
+    shards, whole = replays(sampler, priorities)
+    mixed, seen = mixer([Part(one) for one in shards], 64, sampler), Counter()
+    for _ in range(800):
+        seen.update(map(tuple, mixed.next().data["x"].tolist()))
+    keys = whole.sample(50_000)
+    expected = {item: probability * 800 * 64 for item, (probability, _) in columns(keys).items()}
+    large = {item for item, count in expected.items() if count >= 5}
+    chi = sum((seen[item] - expected[item]) ** 2 / expected[item] for item in large)
+    assert abs(chi - len(large)) < FAR * (2 * len(large)) ** 0.5
+    for shard in range(3):
+        mean = sum(count for item, count in expected.items() if item[0] == shard)
+        count = sum(count for item, count in seen.items() if item[0] == shard)
+        assert abs(count - mean) < FAR * mean**0.5 + 0.01 * mean
+
+
+def test_places_in_a_batch_are_alike():
+    """The first items of batches come from all shards, as the last ones do."""
+    shards, _ = replays(Uniform(), [[1.0] * 10] * 2)
+    mixed = mixer([Part(one) for one in shards], 8)
+    places = sum((mixed.next().key["shard"].astype(int) for _ in range(400)), np.zeros(8, int))
+    assert (abs(places - 200) < FAR * 10).all()
+
+
+def test_a_shard_draws_little_ahead():
+    """As many at a time as are expected of it in a batch, as a power of two."""
+    shards, _ = replays(Uniform(), [[1.0] * 90, [1.0] * 9, [1.0]])
+    parts = [Part(one) for one in shards]
+    mixed = mixer(parts, 64)
+    for _ in range(200):
+        mixed.next()
+    assert [one.sizes for one in parts] == [[32], [4], [1]]
+
+
+def test_what_is_of_one_shard_comes_without_a_copy():
+    """The batch's arrays are the shard's, of as many items as were asked for; the others' are new."""
+    shards, _ = replays(Uniform(), [[1.0] * 9, []])
+    parts = [Part(one) for one in shards]
+    mixed = mixer(parts, 16)
+    for _ in range(3):
+        batch = mixed.next()
+        assert parts[0].sizes == [16]
+        assert np.shares_memory(batch.data["x"], parts[0].batches_made[-1].data["x"])
+
+
+def test_masses_are_looked_at_again():
+    """Each batch says how many items there were by the masses that it used, and how old these were."""
+    shards, _ = replays(Uniform(), [[1.0], [1.0]])
+    parts = Parts([Part(one) for one in shards])
+    mixed = mixer(parts, 64)
+    assert set(mixed.next().table_size.tolist()) == {2}
+    for k in range(98):
+        shards[1].add({"x": np.array([1, k])})
+    parts.age = 0.75
+    batch = mixed.next()
+    assert (set(batch.table_size.tolist()), set(batch.mass_age.tolist())) == ({2}, {0.75})
+    parts.look()
+    batch = mixed.next()
+    assert set(batch.table_size.tolist()) == {100}
+    assert (batch.key["shard"] == 1).mean() > 0.9
+
+
+def test_draws_of_a_shard_that_goes_are_of_the_others():
+    """Also in the middle of a batch, which waits for the shard until then."""
+    shards, _ = replays(Prioritized(), [[1.0] * 5, [1.0] * 5, [2.0]])
+    parts = Parts([Part(one) for one in shards])
+    mixed = mixer(parts, 32)
+    assert mixed.next() is not None
+    parts.parts[1].away = True
+    while mixed.next() is not None:  # what it had drawn before
+        pass
+    assert mixed.next() is None
+    del parts.parts[1]
+    parts.look()
+    batch = mixed.next()
+    assert set(batch.key["shard"].tolist()) >= {0, 2}
+    alone = mixer(Parts([Part(shards[0]), Part(shards[2])]), 4000).next()
+    later = mixed.next()
+    assert set(later.key["shard"].tolist()) == {0, 2}
+    assert set(later.probability.round(12)) == set(alone.probability.round(12))
+
+
+def test_a_table_waits_for_all_its_items():
+    """``min_size`` is that of all shards together: each of them may have one."""
+    shards, _ = replays(Uniform(), [[1.0], [1.0] * 2])
+    parts = Parts([Part(one) for one in shards])
+    mixed = mixer(parts, 4, least=4)
+    assert mixed.next() is None
+    shards[0].add({"x": np.array([0, 1])})
+    parts.look()
+    assert mixed.next() is not None
+
+
+def test_shares():
+    """Where there are weights they count, else sizes; nothing where there are no items."""
+
+    def shares(*masses):
+        with np.errstate(divide="ignore"):
+            given = {
+                number: Mass(size, float(np.log(mass)), float(np.log(least)))
+                for number, (size, mass, least) in enumerate(masses)
+            }
+        return Shares(given, 1.0, 0.0).share
+
+    assert shares((1, 3.0, 3.0), (9, 1.0, 0.1)) == pytest.approx({0: 0.75, 1: 0.25})
+    assert shares((1, 0.0, 0.0), (3, 0.0, 0.0)) == pytest.approx({0: 0.25, 1: 0.75})
+    assert shares((1, 0.0, 0.0), (3, 2.0, 0.0)) == {1: 1.0}
+    assert shares((0, 0.0, 0.0), (0, 0.0, 0.0)) == {}
+    far = Shares({0: Mass(1, -5000.0, -5000.0), 1: Mass(1, 5000.0, 5000.0), 2: Mass(1, 5000.0, 5000.0)}, 1.0, 0.0)
+    assert far.share == {1: 0.5, 2: 0.5}
+
+
+def queue_of(shard, numbers, sampler, size=64):
+    """A replay whose items are drawn once each, in an order."""
+    limits = {"rate_limiter": MinSize(1), "max_times_sampled": 1}
+    replay = Replay({"x": np.zeros(2, np.int64)}, size, [Table("t", sampler=sampler, **limits)])
+    for number in numbers:
+        replay.add({"x": np.array([shard, number])}, float(number))
+    return replay
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4), st.integers(1, 6))
+def test_heaps_over_shards(numbers, n):
+    """Items come as from one heap, each once."""
+    for sampler, sign in ((MaxHeap(), -1), (MinHeap(), 1)):
+        parts = Parts([Part(queue_of(shard, some, sampler)) for shard, some in enumerate(numbers)])
+        merger, came = Merger(parts, n, sampler, 0, singly=True), []
+        while (batch := merger.next()) is not None:
+            came.extend(batch.data["x"].tolist())
+        together = sorted((number for some in numbers for number in some), key=lambda number: sign * number)
+        assert len(together) - len(came) < n  # a batch is whole
+        assert [number for _, number in came] == together[: len(came)]
+
+
+def test_queues_over_shards():
+    """Each shard's items come in their order, and those of all wait equally long; what is there is not waited for."""
+    shards = [queue_of(0, range(40), Fifo()), queue_of(1, range(20), Fifo()), queue_of(2, (), Fifo())]
+    merger, came = Merger(Parts([Part(one) for one in shards]), 6, Fifo(), 0, singly=True), []
+    while (batch := merger.next()) is not None:
+        came.extend(map(tuple, batch.data["x"].tolist()))
+        assert batch.key["shard"].tolist() == batch.data["x"][:, 0].tolist()
+    assert sorted(came) == [(0, k) for k in range(40)] + [(1, k) for k in range(20)]
+    for shard in (0, 1):
+        assert [k for one, k in came if one == shard] == sorted(k for one, k in came if one == shard)
+    first = [shard for shard, _ in came[:30]]
+    assert abs(first.count(0) - 20) <= 2

@@ -1,0 +1,237 @@
+"""A replay over several nodes, with workers, learners and deaths."""
+
+import itertools
+import os
+import signal
+from collections import Counter
+
+import numpy as np
+import pytest
+from harness.packages import need
+from harness.ray_cluster import cluster
+from harness.waiting import until
+
+need("ray")
+need("cryptography")
+
+import ray  # noqa: E402
+
+from echo_shm import Table  # noqa: E402
+from echo_shm.adapters.ray import RayReplay  # noqa: E402
+from echo_shm.adapters.ray import nodes as adapter_nodes  # noqa: E402
+from echo_shm.errors import SegmentError  # noqa: E402
+from echo_shm.replay import HotCold, Prioritized, Queue, SampleToInsertRatio, Softmax  # noqa: E402
+
+EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
+
+
+@pytest.fixture(scope="module")
+def nodes():
+    """Two nodes that no test harms."""
+    with cluster(1, num_cpus=4) as made:
+        yield made
+
+
+def numbered(writer, i, n):
+    """Writes steps 0 to n - 1."""
+    for k in range(n):
+        writer.add({"worker": np.int64(i), "k": np.int64(k)})
+    writer.flush()
+
+
+def pairs(batch):
+    """What each item of a batch is."""
+    return list(zip(batch.data["worker"].tolist(), batch.data["k"].tolist(), strict=True))
+
+
+def test_each_sample_comes_once(nodes):
+    """Through a queue over two nodes, whose workers fill it; also where a shard's process is killed meanwhile."""
+    n, each = 4, 500
+    with RayReplay(EXAMPLE, 10_000, [Table("queue", rate_limiter=Queue(200))]) as replay:
+        assert len(replay.shards) == 2
+        workers = replay.spawn(numbered, n, [each] * n, num_cpus=1)
+        came, batches = Counter(), replay.dataset_iter(20, timeout=60)
+        for batch in itertools.islice(batches, 20):
+            came.update(pairs(batch))
+        pid = replay._watching().look.reports[1][0].pid
+        os.kill(pid, signal.SIGKILL)
+        while came.total() < n * each:
+            came.update(pairs(next(batches)))
+        workers.join(60)
+        batches.close()
+        print(
+            came - Counter((i, k) for i in range(n) for k in range(each)),
+            Counter((i, k) for i in range(n) for k in range(each)) - came,
+            flush=True,
+        )
+        assert came == Counter((i, k) for i in range(n) for k in range(each))
+        assert pid != replay._watching().look.reports[1][0].pid
+        assert not replay.losses
+
+
+def prioritized(writer, i, n):
+    """Steps whose priority is their number, beginning at 1."""
+    for k in range(n):
+        writer.add({"worker": np.int64(i), "k": np.int64(k)}, 1.0 + k)
+    writer.flush()
+
+
+def test_priorities_and_deletions(nodes):
+    """They go to the shard that an item is of, and count in the draws of all."""
+    with RayReplay(EXAMPLE, 1000, [Table("all", sampler=Prioritized(1.0, 1.0))], mass_age=0.2) as replay:
+        replay.spawn(prioritized, 2, [20] * 2, num_cpus=3).join(60)
+        batches = replay.dataset_iter(64)
+        batch = next(batches)
+        assert set(batch.data["worker"].tolist()) == {0, 1} == set(batch.key["shard"].tolist())
+        chosen = batch.key[:1]
+        keys = {tuple(key): key for key in batch.key}
+        while len(keys) < 40:
+            keys.update((tuple(key), key) for key in next(batches).key)
+        assert set(map(tuple, batch.data["k"][:, None])) <= {(k,) for k in range(20)}
+        every = np.array(list(keys.values()))
+        replay.update(every, (every == chosen[0]) * 7.5)
+        until(lambda: set(next(batches).key.tolist()) == {chosen[0].item()})
+        batch = next(batches)
+        assert (batch.priority == 7.5).all()
+        assert (batch.probability == 1.0).all()
+        assert (batch.weight == 1.0).all()
+        assert (batch.table_size == 40).all()
+        replay.delete(chosen)
+        until(lambda: set(next(batches).table_size.tolist()) == {39})
+        assert chosen[0].item() not in next(batches).key.tolist()
+        batches.close()
+
+
+class Learner:
+    """In a process of its own."""
+
+    def run(self, replay, n):
+        """Draws, and updates what it drew."""
+        batches = replay.dataset_iter(n)
+        found = Counter(itertools.chain.from_iterable(map(pairs, itertools.islice(batches, 5))))
+        replay.update(next(batches).key, np.ones(n))
+        return sorted(found), repr(replay)
+
+
+def test_a_learner_in_an_actor(nodes):
+    """A replay pickles: whoever gets it draws from the same shards."""
+    with RayReplay(EXAMPLE, 1000) as replay:
+        replay.spawn(numbered, 2, [3] * 2, num_cpus=3).join(60)
+        learner = ray.remote(Learner).options(num_cpus=0).remote()
+        found, said = ray.get(learner.run.remote(replay, 64))
+        assert found == [(i, k) for i in range(2) for k in range(3)]
+        assert said == repr(replay)
+
+
+def test_limits_hold_for_all(nodes):
+    """Where one shard has all workers, it has nearly all of what may be inserted."""
+    limiter = SampleToInsertRatio(1.0, 50, 40.0)
+    with RayReplay(EXAMPLE, 1000, [Table("t", rate_limiter=limiter)], mass_age=0.2) as replay:
+        workers = replay.spawn(numbered, 1, [100_000], num_cpus=1)
+
+        def inserted():
+            return sum(one.inserted for one in replay.info().values())
+
+        until(lambda: inserted() >= 85)  # 50 + 40, and each shard keeps some
+        for _ in itertools.islice(replay.dataset_iter(5), 40):
+            pass
+        until(lambda: inserted() >= 200 + 50)  # the samples, and what the learner is not ahead of
+
+        def diff():
+            return sum(one.limiter.diff for one in replay.info().values())
+
+        until(lambda: diff() > 80)  # the worker waits again
+        assert diff() <= 90
+        workers.stop()
+        for _ in replay.dataset_iter(5, timeout=2):
+            pass
+        until(lambda: diff() < 20)
+        assert diff() >= 10
+
+
+def test_a_keeper_that_cannot_look(nodes, monkeypatch, caplog):
+    """It says so, and looks again the next time."""
+
+    def alive():
+        raise RuntimeError("no head")
+
+    with RayReplay(EXAMPLE, 1000) as replay:
+        with monkeypatch.context() as patch:
+            patch.setattr(adapter_nodes, "alive", alive)
+            until(lambda: "cannot be looked at now: RuntimeError('no head')" in caplog.text)
+        assert replay._keeper._thread.is_alive()
+
+
+def fails(writer, i):
+    """A worker that cannot work."""
+    raise ValueError(f"worker {i} cannot")
+
+
+def test_a_worker_that_fails(nodes):
+    """The learner is told what it raised."""
+    with RayReplay(EXAMPLE, 1000) as replay:
+        replay.spawn(fails, 2)
+        with pytest.raises(ValueError, match=r"worker \d cannot"):
+            next(replay.dataset_iter(4))
+
+
+@pytest.mark.parametrize(
+    ("table", "text"),
+    [
+        (Table("t", replacement=False), "with replacement=True"),
+        (Table("t", rate_limiter=Queue(3)), "range of 3.0, and 2 shards need one of 8.0 or more"),
+        (Table("t", sampler=HotCold(10)), "one of Uniform, Prioritized, Softmax, Fifo, Lifo, MinHeap, MaxHeap"),
+        (Table("t", sampler=Softmax(target_effective=0.5)), "without target_effective"),
+    ],
+)
+def test_tables_that_shards_cannot_have(nodes, table, text):
+    """They are refused before anything is made."""
+    with pytest.raises(ValueError, match=text):
+        RayReplay(EXAMPLE, 1000, [table])
+
+
+def test_bad_arguments(nodes):
+    """Each message says what was got, what was expected, and what to do."""
+    with pytest.raises(ValueError, match="shards: 'x' is no node that lives: use ids of"):
+        RayReplay(EXAMPLE, 1000, shards=["x"])
+    with pytest.raises(ValueError, match="shards='all': use 'per_node', or a list of the ids of nodes"):
+        RayReplay(EXAMPLE, 1000, shards="all")
+    with pytest.raises(SegmentError, match=r"node .* has [\d,]+ bytes of free shared memory in /dev/shm, and"):
+        RayReplay({"x": np.zeros(10**6)}, 10**9)
+    with RayReplay(EXAMPLE, 1000) as replay:
+        with pytest.raises(ValueError, match="table='x': use one of 'default'"):
+            replay.dataset_iter(4, "x")
+        with pytest.raises(ValueError, match=r"keys: got .*, expected a batch's key"):
+            replay.update(np.zeros(3, np.uint64), [1, 2, 3])
+        with pytest.raises(ValueError, match=r"path=None: use a directory"):
+            replay.checkpoint()
+
+
+def follows(writer, i, last):
+    """Writes a step with each version of the weights that it sees, until that is the last one."""
+    with writer.subscriber({"w": np.zeros(3)}) as weights:
+        while weights.version < last:
+            weights.wait(weights.version + 1)
+            with weights.lease() as params:
+                assert set(params["w"].tolist()) == {float(weights.version)}
+            writer.add({"worker": np.int64(i), "k": np.int64(weights.version)})
+    writer.flush()
+
+
+def test_weights_reach_workers_of_all_nodes(nodes):
+    """From one learner's process; and steps say which version they were made with."""
+    with RayReplay(EXAMPLE, 1000) as replay, replay.publisher({"w": np.zeros(3)}) as publisher:
+        workers = replay.spawn(follows, 2, [3] * 2, num_cpus=3)
+        for version in (1, 2, 3):
+            assert publisher.publish({"w": np.full(3, float(version))}) == version
+            until(lambda: all(sizes(replay)) or workers.check())  # each worker has seen one, at least
+        workers.join(60)
+        batch = next(replay.dataset_iter(200))
+        assert set(batch.key["shard"].tolist()) == {0, 1}
+        assert batch.versions.tolist() == batch.data["k"].tolist()
+
+
+def sizes(replay):
+    """Steps of each shard; 0 of one that has not said anything yet."""
+    found = replay.info()
+    return [found[number].size if number in found else 0 for number in replay.shards]

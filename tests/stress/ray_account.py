@@ -1,0 +1,79 @@
+"""The account of a storm on a replay over nodes: what came to the learners of its queue, against what was sent."""
+
+from pathlib import Path
+
+import numpy as np
+
+from stress.ray_actors import QUEUED, Log, Notes
+
+
+class Account:
+    """What the notes say now.
+
+    Attributes:
+        steps: Of each incarnation, how many times each step came that it has sent.
+        missing: Of each incarnation, how many of its confirmed steps have not come.
+        shard: Of each incarnation, the shard that it wrote into; -1: nobody knows.
+        sent, confirmed, came, twice: How many steps.
+
+    """
+
+    def __init__(self, folder: Path) -> None:
+        notes, logs = Notes.all(folder), Log.read(folder)
+        items = np.concatenate([np.empty(0, next(iter(logs.values())).dtype), *logs.values()])
+        self.steps: dict[int, np.ndarray] = {}
+        self.missing: dict[int, int] = {}
+        self.shard: dict[int, int] = {}
+        self.sent = self.confirmed = 0
+        for one in notes:
+            mine = items[items["incarnation"] == one.number]
+            sent, confirmed = one.sent, one.confirmed
+            assert (mine["sequence"] < sent).all(), (
+                f"incarnation {one.number}: {sent} sent, {mine['sequence'].max()} came"
+            )
+            shards = set(mine["shard"].tolist())
+            assert len(shards) <= 1, f"incarnation {one.number} wrote into shards {shards}"
+            store = folder / f"store-{one.number}"
+            named = store.read_text().rpartition("-")[2] if store.exists() else ""
+            self.shard[one.number] = shards.pop() if shards else int(named) if named.isdigit() else -1
+            self.steps[one.number] = np.bincount(mine["sequence"], minlength=sent)
+            self.missing[one.number] = int((self.steps[one.number][:confirmed] == 0).sum())
+            self.sent, self.confirmed = self.sent + sent, self.confirmed + confirmed
+        strangers = set(items["incarnation"].tolist()) - self.steps.keys()
+        assert not strangers, f"steps of incarnations that there were not: {strangers}"
+        self.came = sum(int((counts > 0).sum()) for counts in self.steps.values())
+        self.twice = sum(int((counts - 1).clip(0).sum()) for counts in self.steps.values())
+        self.items = items
+        self.logs = logs
+
+    def missing_of(self, shards: set[int]) -> int:
+        """How many confirmed steps of those shards have not come."""
+        return sum(count for number, count in self.missing.items() if self.shard[number] in shards)
+
+    def missing_elsewhere(self, shards: set[int]) -> int:
+        """The same of all other shards."""
+        return sum(self.missing.values()) - self.missing_of(shards)
+
+    def settle(self, lost: set[int], learners: int, cut: int) -> dict[str, int]:
+        """At the end: fails if a step is lost that may not be, or doubled.
+
+        Args:
+            lost: The shards that went with their nodes.
+            learners: How many learners were killed.
+            cut: How often learners lost a connection to a shard, at most.
+
+        """
+        missing = self.missing_elsewhere(lost)
+        figures = {
+            "sent": self.sent,
+            "confirmed": self.confirmed,
+            "came": self.came,
+            "of them twice": self.twice,
+            "went with nodes": self.missing_of(lost),
+            "in the hands of killed learners": missing,
+        }
+        print(figures, flush=True)
+        # A learner copies items into the batch that it fills, and gives them back then: one batch, and the one before.
+        assert missing <= 2 * QUEUED * learners, f"{missing} steps are lost, and {learners} learners were killed"
+        assert self.twice <= QUEUED * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
+        return figures

@@ -1,0 +1,275 @@
+"""Workers, shards, the directory, a learner, raylets and whole nodes are killed at random, and links are cut.
+
+By hand, in ``tests/``: ``python -m stress.ray_storm [seconds [seed]]``. It needs root; see
+:func:`harness.ray_cluster.why_not`. The account is in :mod:`stress.ray_account`.
+"""
+
+import contextlib
+import logging
+import os
+import random
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import psutil
+import ray
+from harness import stamped
+from harness.leftovers import SHM
+from harness.ray_cluster import Cluster, Node, cluster, why_not
+from harness.threads import Background
+from harness.waiting import LONG, until
+
+from echo_shm import Table
+from echo_shm.adapters.ray import RayReplay, nodes
+from echo_shm.replay import Prioritized, Queue
+from stress import ray_actors as actors
+from stress.ray_account import Account
+
+#: Nodes besides the head, workers, and steps that a shard may have that the queue's learners have not had.
+NODES, WORKERS, AHEAD = 3, 4, 500
+
+#: Mean time between two events (seconds).
+_PAUSE = 2.5
+
+#: For how long a link is cut, at most (seconds): Ray does not notice, or takes the node for dead.
+_SHORT, _LONG = 4.0, 20.0
+
+#: If learners get nothing for so long, they hang (seconds).
+_HANG = 120.0
+
+#: How long what a dead process had may stay in shared memory, before a guard removes it (seconds).
+_PATIENCE = 40.0
+
+#: Ray takes a silent node for dead after about ten seconds.
+_CONFIG = {
+    "health_check_initial_delay_ms": 0,
+    "health_check_period_ms": 1000,
+    "health_check_timeout_ms": 2000,
+    "health_check_failure_threshold": 6,
+}
+
+#: What Ray calls processes, by what they are here.
+_TITLES = {
+    "worker": "ray::RayWorkers._task",
+    "shard": "ray::Shard",
+    "directory": "ray::Directory",
+    "learner": "ray::StormLearner",
+}
+
+#: What happens, and how often to each other.
+_EVENTS = {
+    "kills of a worker": 6,
+    "kills of a shard": 4,
+    "kills of the directory": 1,
+    "kills of the learner": 2,
+    "kills of a raylet": 1,
+    "kills of a node": 1,
+    "cuts of a link": 3,
+    "long cuts of a link": 1,
+    "new publishers": 1,
+}
+
+
+class _Learner:
+    """A learner of table ``drawn`` in a thread of this process, and its pauses."""
+
+    def __init__(self, replay: RayReplay, folder: Path) -> None:
+        self.pauses: list[tuple[float, float]] = []
+        self.last = [time.monotonic()]
+        self.thread = Background(actors.draw, replay, folder, self.last, self.pauses)
+
+    def check(self) -> None:
+        """Fails if it has failed, or hangs."""
+        if not self.thread.runs:
+            self.thread.result()
+        pause = time.monotonic() - self.last[0]
+        assert pause < _HANG, f"there has been no batch for {pause:.0f} s"
+
+
+class Storm:
+    """A cluster, its replay, and what happens to them."""
+
+    def __init__(self, seed: int, made: Cluster, replay: RayReplay, folder: Path) -> None:
+        self._rng, self._cluster, self._replay, self._folder = random.Random(seed), made, replay, folder
+        self.events: Counter[str] = Counter()
+        self.log: list[tuple[float, str]] = []
+        #: Nodes that are to die, or have died: their shards' steps may be lost.
+        self._dead: set[str] = set()
+        self._cut: dict[Node, float] = {}
+        self._version, self._published = 0, 0.0
+        self._publisher = replay.publisher(actors.PARAMS)
+        self._workers = replay.spawn(actors.write, WORKERS, [folder] * WORKERS, restart=True)
+        self._learner = actors.StormLearner.remote()
+        self._learning = [self._learner.run.remote(replay, folder)]
+        self._own = Background(actors.learn, replay, folder)
+        self._draws = _Learner(replay, folder)
+
+    def run(self, seconds: float) -> None:
+        """Disturbs for so long. Then it lets everything come to an end, and settles the account."""
+        until(lambda: {one.worker for one in actors.Notes.all(self._folder) if one.confirmed} == set(range(WORKERS)),
+              "every worker has stored steps", 4 * LONG)  # fmt: skip
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            (event,) = self._rng.choices(list(_EVENTS), list(_EVENTS.values()))
+            self._cause(event)
+            self._wait(self._rng.expovariate(1 / _PAUSE))
+        self._end()
+
+    def _wait(self, seconds: float) -> None:
+        """Lets so much time go by, with weights, and looks at everybody."""
+        end = time.monotonic() + seconds
+        while True:
+            self._check()
+            for node, until_when in list(self._cut.items()):
+                if time.monotonic() > until_when:
+                    self._restore(node)
+            self._version = self._publisher.publish({"w": np.full(100, float(self._publisher.version + 1))})
+            if time.monotonic() > end:
+                return
+            time.sleep(0.05)
+
+    def _check(self) -> None:
+        self._draws.check()
+        if not self._own.runs:
+            self._own.result()
+        for group in self._replay._groups:
+            group.check()
+
+    # -- events
+
+    def _cause(self, event: str) -> None:
+        others = [one for one in self._cluster.nodes[1:] if one not in self._cut and one.id not in self._dead]
+        node = self._rng.choice(others) if others else None
+        if event.startswith("kills of") and (kind := event.rpartition(" ")[2]) in _TITLES:
+            found = list(self._processes(kind))
+            if not found:
+                return  # it is being started
+            self._rng.choice(found).kill()
+        elif event == "new publishers":
+            self._publisher.close()
+            before, self._publisher = self._publisher.version, self._replay.publisher(actors.PARAMS)
+            assert self._publisher.version >= before, (self._publisher.version, before)
+        elif node is None:
+            return
+        elif event == "kills of a raylet":
+            self._dead.add(node.id)
+            os.kill(node.raylet, signal.SIGKILL)
+            self._replace(node)
+        elif event == "kills of a node":
+            self._dead.add(node.id)
+            self._cluster.kill(node)
+            self._cluster.add(num_cpus=2)
+        elif event == "cuts of a link":
+            node.cut()
+            self._cut[node] = time.monotonic() + self._rng.uniform(0.2, _SHORT)
+        else:
+            node.cut()
+            self._cut[node] = time.monotonic() + self._rng.uniform(_SHORT, _LONG)
+        self._say(event)
+
+    def _say(self, event: str) -> None:
+        self.events[event] += 1
+        self.log.append((time.monotonic(), event))
+
+    def _processes(self, kind: str) -> Iterator[psutil.Process]:
+        for node in self._cluster.nodes:
+            for process in node.processes():
+                with contextlib.suppress(psutil.Error):
+                    if (process.cmdline() or [""])[0].startswith(_TITLES[kind]):
+                        yield process
+
+    def _restore(self, node: Node) -> None:
+        """Ends a cut. A node that Ray has taken for dead meanwhile ends, and another one comes."""
+        del self._cut[node]
+        if node.id in nodes.alive():
+            node.restore()
+            return
+        self.events["nodes that died of a cut"] += 1
+        self._dead.add(node.id)
+        self._cluster.kill(node)
+        self._cluster.add(num_cpus=2)
+
+    # -- the end
+
+    def _end(self) -> None:
+        for node in list(self._cut):
+            self._restore(node)
+        folder, replay = self._folder, self._replay
+        until(lambda: not {one.node for one in replay._look().roster.places} & self._dead, "losses are known", 4 * LONG)
+        (folder / "stop").touch()
+        self._workers.join(8 * LONG)
+        account, still = Account(folder), 0
+        while account.missing_elsewhere(self._lost()) and still < 20:
+            self._wait(1.0)
+            now = Account(folder)
+            account, still = now, still + 1 if now.came == account.came else 0
+        (folder / "end").touch()
+        self._own.result()
+        batches = self._draws.thread.result()
+        ray.get(self._learning, timeout=2 * LONG)
+        self._publisher.close()
+        account = Account(folder)
+        nodes_lost = {loss.node for loss in replay.losses}
+        assert nodes_lost <= self._dead, f"shards of nodes that live were lost: {nodes_lost - self._dead}"
+        assert len({loss.number for loss in replay.losses}) == len(replay.losses)
+        doubts = self.events["kills of a shard"] + self.events["cuts of a link"] + self.events["long cuts of a link"]
+        self.figures = account.settle(self._lost(), self.events["kills of the learner"] + len(self._dead), doubts)
+        self.figures |= {
+            "losses said": sum(max(0, loss.tables["queued"]) for loss in replay.losses if loss.tables),
+            "shards lost": len(replay.losses),
+            "batches drawn": batches,
+            "versions": self._version,
+        }
+
+    def _lost(self) -> set[int]:
+        return {loss.number for loss in self._replay.losses}
+
+    def __str__(self) -> str:
+        events = ", ".join(f"{what} {count:,}" for what, count in sorted(self.events.items()))
+        figures = ", ".join(f"{what} {count:,}" for what, count in self.figures.items())
+        return f"{events}\n{figures}\n{self._longest()}"
+
+    def _longest(self) -> str:
+        """The longest pauses of the draws, and what had happened before each."""
+        found = sorted(self._draws.pauses, key=lambda one: -one[1])[:3]
+        before = [[what for at, what in self.log if when - long - 5 < at < when] for when, long in found]
+        return "longest pauses of the draws: " + "; ".join(
+            f"{long:.1f} s ({', '.join(what)})" for (_, long), what in zip(found, before, strict=True)
+        )
+
+
+def run(seed: int, seconds: float) -> Storm:
+    """Runs a storm for so long. It fails if a step is lost, doubled or torn, or if anything is left."""
+    RayReplay._patience = _PATIENCE
+    tables = [Table("queued", rate_limiter=Queue(AHEAD)), Table("drawn", Prioritized(0.6, 0.4), max_size=4000)]
+    with tempfile.TemporaryDirectory() as name, cluster(NODES, isolated=True, config=_CONFIG) as made:
+        folder = Path(name)
+        with RayReplay(stamped.example(), 40_000, tables, seed=seed, mass_age=0.5) as replay:
+            storm = Storm(seed, made, replay, folder)
+            try:
+                storm.run(seconds)
+            except BaseException:
+                traceback.print_exc()
+                print(dict(storm.events), storm.log[-8:], flush=True)
+                raise
+        print(storm, flush=True)
+        prefix = replay._setup.name
+        until(lambda: not [one.name for one in SHM.iterdir() if prefix in one.name], "nothing is left", 3 * _PATIENCE)
+    return storm
+
+
+if __name__ == "__main__":
+    if why := why_not():
+        sys.exit(f"no cluster can be made here: {why}")
+    seconds = float(sys.argv[1]) if len(sys.argv) > 1 else 60.0
+    seed = int(sys.argv[2]) if len(sys.argv) > 2 else random.SystemRandom().getrandbits(32)
+    print(f"seed {seed}", flush=True)
+    logging.basicConfig(format="%(asctime)s %(message)s")
+    run(seed, seconds)
