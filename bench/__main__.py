@@ -16,12 +16,14 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from bench import (
     adapters,
     items,
     latency,
     native,
+    on_ray,
     peers,
     planning,
     planning_hot_cold,
@@ -51,6 +53,7 @@ GROUPS: dict[str, Callable[[scale.Scale, ctypes.CDLL], list[table.Figure]]] = {
     "adapters": adapters.adapters,
     "planning": planning.planning,
     "hot_cold": planning_hot_cold.hot_cold,
+    "ray": on_ray.on_ray,
 }
 
 NOTES = """\
@@ -80,10 +83,12 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="small sizes; the figures mean nothing")
     parser.add_argument("--only", action="append", choices=GROUPS, metavar="NAME", help=f"one of: {', '.join(GROUPS)}")
+    parser.add_argument("--repetitions", type=int, metavar="N", help="how often each contender is measured")
     parser.add_argument("--json", metavar="FILE", help="write every repetition's value there")
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that everything is cleaned up
     size = scale.QUICK if options.quick else scale.FULL
+    size = replace(size, repetitions=options.repetitions or size.repetitions)
     if not peers.available:
         print("id-echo is not installed: no ratios to it (pip install 'echo-shm[bench]')", file=sys.stderr)
     machine = table.machine()

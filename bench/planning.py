@@ -4,6 +4,7 @@ All contenders are in this process and take turns. What is timed is the library'
 """
 
 import ctypes
+import itertools
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +19,9 @@ from echo_shm.planning import EmaPlan, PrefixIndex, plan_surprise
 from echo_shm.replay import Softmax
 
 _PLANS, _DIM = 4096, 512
+
+#: Bytes of batches that are read in turn, so that none is in the cache when it comes again.
+_FROM_MEMORY = 256 << 20
 _TOKENS, _SEQUENCES, _BLOCK = 2000, 100, 16
 _DRAWN = 256
 
@@ -44,27 +48,34 @@ def turns(calls: Sequence[Callable[[], object]], size: Scale) -> list[list[float
 
 
 def _plans(size: Scale, lib: ctypes.CDLL) -> list[Figure]:
-    """Plans that are scored, and scored and taken, against a loop that only reads them."""
+    """Plans that are scored, and scored and taken, against a loop that only reads them.
+
+    One batch is read again and again, and then lies in the processor's cache; or many are, one after the other, and
+    come from memory, as those do that were drawn from a replay.
+    """
     figures = []
     for dtype in (np.float32, np.float64):
-        plans = np.random.default_rng(0).standard_normal((_PLANS, _DIM)).astype(dtype)
-        rewards, ema = np.zeros(_PLANS), EmaPlan(_DIM, dtype=dtype)
-        ema.update(plans[0])
-        shared = ema.plan
-        rates = turns(
-            [
-                lambda: plan_surprise(plans, shared, rewards),  # noqa: B023 - called in this turn of the loop
-                lambda: ema.score_and_update(plans, rewards),  # noqa: B023
-                lambda: lib.bench_read(plans.ctypes.data, plans.nbytes),  # noqa: B023
-            ],
-            size,
-        )
-        score, take, read = ([rate * plans.nbytes / 1e6 for rate in one] for one in rates)
-        what, peer = f"{_PLANS:,} plans of {_DIM} {np.dtype(dtype).name}", "a loop in C that reads them"
-        figures += [
-            Figure(f"`plan_surprise` of {what}", "MB/s", score, peer, read, Floor(0.8)),
-            Figure(f"`EmaPlan.score_and_update` of {what}", "MB/s", take, peer, read),
-        ]
+        for where, nbytes in (("from memory", _FROM_MEMORY), ("from the cache", 1)):
+            first = np.random.default_rng(0).standard_normal((_PLANS, _DIM)).astype(dtype)
+            batches = itertools.cycle([first, *(first.copy() for _ in range(nbytes // first.nbytes))])
+            rewards, ema = np.zeros(_PLANS), EmaPlan(_DIM, dtype=dtype)
+            ema.update(first[0])
+            shared = ema.plan
+            rates = turns(
+                [
+                    lambda: plan_surprise(next(batches), shared, rewards),  # noqa: B023 - called in this turn of the loop
+                    lambda: ema.score_and_update(next(batches), rewards),  # noqa: B023
+                    lambda: lib.bench_read(next(batches).ctypes.data, first.nbytes),  # noqa: B023
+                ],
+                size,
+            )
+            score, take, read = ([rate * first.nbytes / 1e6 for rate in one] for one in rates)
+            what = f"{_PLANS:,} plans of {_DIM} {np.dtype(dtype).name}, {where}"
+            peer = "a loop in C that reads them"
+            figures += [
+                Figure(f"`plan_surprise` of {what}", "MB/s", score, peer, read, Floor(0.8)),
+                Figure(f"`EmaPlan.score_and_update` of {what}", "MB/s", take, peer, read),
+            ]
     return figures
 
 
