@@ -39,6 +39,11 @@ def need(module: str, extra: str) -> ModuleType:
         raise UsageError(f"this needs the package {package}: pip install 'echo-shm[{extra}]'") from None
 
 
+def finite(value: float) -> float | None:
+    """For JSON, which has no infinity, and nothing for what is not a number."""
+    return value if math.isfinite(value) else None
+
+
 def open_console() -> "Console":
     """Standard output. It is at most 80 columns wide on a terminal, and wide enough for every line elsewhere."""
     rich_console = need("rich.console", "cli").Console

@@ -43,7 +43,9 @@ their limiters, and histograms of priorities: a sample of each table's items,
 if the replay has a store (store="shm" or a directory), and what was drawn for
 other processes. Of rollouts it shows how many run, wait and have ended, by how,
 tokens a second, what was reused and what it cost, and the backbone's blocks of
-the KV cache, or requests and money. The token in the address is new each time; without it nothing is shown.
+the KV cache, or requests and money. Of a replay on Ray it shows all shards, and
+what was lost. The token in the address is new each time; without it nothing is
+shown.
 From another machine: ssh -L PORT:127.0.0.1:PORT HOST, and the same address.
 """
 
@@ -181,7 +183,7 @@ class Handler(BaseHTTPRequestHandler):
 
 
 def run(name: str, port: int) -> int:
-    """Serves the page until what it shows is closed. Returns the exit status.
+    """Shows a ring, a replay or rollouts of this machine: see :func:`serve`.
 
     Raises:
         UsageError: Nothing can have that name.
@@ -193,6 +195,16 @@ def run(name: str, port: int) -> int:
         state = find(check_name(name))
     except ValueError as error:
         raise console.UsageError(str(error)) from None
+    return serve(state, port)
+
+
+def serve(state: State, port: int) -> int:
+    """Serves the page until what it shows is closed. Returns the exit status.
+
+    Raises:
+        EchoShmError: Nothing can listen there.
+
+    """
     try:
         server = Server(state, port)
     except OSError as error:

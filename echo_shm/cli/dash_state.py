@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from echo_shm.cli import replay_figures, replay_waits, top
+from echo_shm.cli import console, replay_figures, replay_waits, top
 from echo_shm.cli.priorities import Priorities
 from echo_shm.cli.ring_waits import RingWaits
 from echo_shm.cli.words import SLOT_STATES
@@ -95,7 +95,7 @@ class RingPicture:
             "batches": snap.batches_taken,
             "occupancy": snap.occupancy,
             "version": snap.latest_version,
-            "age_mean": _number(mean),
+            "age_mean": console.finite(mean),
             "age_max": oldest,
             "reaped": snap.dead_producers,
             "reopened": snap.reopened_slots,
@@ -241,7 +241,7 @@ class ReplayState:
             found.append({
                 "table": names[one.table] if one.table < len(names) else str(one.table),
                 "n": one.n, "rank": one.rank, "world_size": one.world_size, "taken": ring.batches_taken,
-                "ahead": ring.occupancy, "capacity": ring.capacity, "age": _number(ring.age),
+                "ahead": ring.occupancy, "capacity": ring.capacity, "age": console.finite(ring.age),
                 "learners": ring.alive("learner"),
             })  # fmt: skip
         return found
@@ -253,9 +253,9 @@ def _table(seen: ReplayListing, name: str) -> dict[str, Any]:
     return {
         "name": name, "size": info.size, "max_size": info.max_size, "inserted": info.inserted,
         "sampled": info.sampled, "evicted": info.evicted, "parked": info.parked, "episodes": info.episodes,
-        "effective": _number(info.effective_sample_size), "bytes": info.bytes,
-        "ratio": limiter.ratio, "min_size": limiter.min_size, "diff": _number(limiter.diff),
-        "min_diff": _number(limiter.min_diff), "max_diff": _number(limiter.max_diff),
+        "effective": console.finite(info.effective_sample_size), "bytes": info.bytes,
+        "ratio": limiter.ratio, "min_size": limiter.min_size, "diff": console.finite(limiter.diff),
+        "min_diff": console.finite(limiter.min_diff), "max_diff": console.finite(limiter.max_diff),
         "can_insert": limiter.can_insert, "can_sample": limiter.can_sample,
         "last_in": used.inserted, "last_out": used.sampled,
     }  # fmt: skip
@@ -292,11 +292,6 @@ class RolloutsState:
             "heard": None if said is None else max(0.0, time.time() - said.time),
             "figures": None
             if said is None
-            else {field: None if value is None else _number(value) for field, value in vars(said).items()},
+            else {field: None if value is None else console.finite(value) for field, value in vars(said).items()},
             "waits": [],
         }
-
-
-def _number(value: float) -> float | None:
-    """JSON has no infinity, and nothing for what is not a number."""
-    return value if math.isfinite(value) else None

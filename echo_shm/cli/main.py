@@ -25,6 +25,7 @@ from echo_shm.cli import (
     ls,
     metrics,
     ray_figures,
+    ray_state,
     ray_top,
     record,
     replay_serve,
@@ -190,9 +191,10 @@ def _add_looks(commands: _Commands) -> None:
     sub.add_argument("--dashboard", action="store_true", help="print a dashboard for Grafana and exit")
     sub.set_defaults(command=_metrics)
 
-    sub = of_one("dash", "a page that shows a ring, a replay or rollouts as they move", dash.HELP)
+    sub = of_one("dash", "a page that shows a ring, a replay or rollouts as they move", dash.HELP + ray_figures.HELP)
     sub.add_argument("--port", type=_port, default=0, help="port of 127.0.0.1 to listen on (default: any free port)")
-    sub.set_defaults(command=lambda o: dash.run(o.name or _only_one(or_rollouts=True), o.port))
+    _add_ray(sub)
+    sub.set_defaults(command=_dash)
 
     sub = of_one("record", "write a trace of who claims, commits, takes and waits, for Perfetto", record.HELP)
     sub.add_argument("--trace", required=True, metavar="FILE", help="the file to write: JSON")
@@ -275,6 +277,12 @@ def _top(options: argparse.Namespace) -> int:
     else:
         watch = top.Watch(name)
     return watching.run(watch, options.interval, once=options.once)
+
+
+def _dash(options: argparse.Namespace) -> int:
+    if (address := _ray_address(options)) is not None:
+        return dash.serve(ray_state.RayState(options.name, address), options.port)
+    return dash.run(options.name or _only_one(or_rollouts=True), options.port)
 
 
 def _metrics(options: argparse.Namespace) -> int:

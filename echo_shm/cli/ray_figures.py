@@ -13,11 +13,14 @@ from echo_shm.cli import console
 from echo_shm.errors import EchoShmError
 
 if TYPE_CHECKING:
-    from echo_shm.adapters.ray.directory import Look
+    from echo_shm.adapters.ray.directory import Look, Loss
     from echo_shm.replay import TableInfo
 
 #: How long a cluster's head may take to accept a connection (seconds).
 _PATIENCE = 5.0
+
+#: How many characters of a node's id are shown.
+ID = 8
 
 #: What ``--help`` says of Ray.
 HELP = """\
@@ -151,6 +154,16 @@ class RayFigures:
     def silence(self) -> float:
         """For how long the directory has said nothing (seconds)."""
         return time.monotonic() - self.look.at
+
+
+def words_of(loss: "Loss") -> str:
+    """What went with a node, in a line."""
+    had = "it had never reported"
+    if loss.num_steps >= 0:
+        items = "".join(f", {console.plural(count, 'item')} of table {name!r}" for name, count in loss.tables.items())
+        had = f"it had {console.plural(loss.num_steps, 'step')}{items}"
+    end = "; it was restored on another node" if loss.restored else ""
+    return f"shard {loss.number} went with node {loss.node[:ID]} ({loss.host}): {had}{end}"
 
 
 def _rates(before: "TableInfo", now: "TableInfo", span: float) -> Rates:

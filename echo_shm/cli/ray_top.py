@@ -4,14 +4,14 @@ import math
 import time
 from typing import TYPE_CHECKING
 
-from echo_shm.cli import console, limiters, sparklines
+from echo_shm.cli import console, limiters, ray_figures, sparklines
 from echo_shm.cli.ray_figures import RayFigures
 
 if TYPE_CHECKING:
     from rich.console import Group, RenderableType
     from rich.table import Table
 
-    from echo_shm.adapters.ray.directory import Loss, Place
+    from echo_shm.adapters.ray.directory import Place
     from echo_shm.replay import TableInfo
 
 #: Losses that are shown, the last ones.
@@ -19,9 +19,6 @@ _MOST_LOSSES = 3
 
 #: A directory that was silent for longer is said to be (seconds).
 _SILENT = 2.0
-
-#: How many characters of a node's id are shown.
-_ID = 8
 
 _STYLES = {"here": "green", "new": "yellow", "absent": "red"}
 
@@ -123,7 +120,7 @@ class RayWatch:
                 age = self._figures.look.age(place.number)
                 said = [f"{report.pid}", console.amount(report.num_steps), console.amount(report.capacity), _ago(age)]
             styled = f"[{_STYLES[state]}]{state}[/]"
-            table.add_row(f"{place.number}", place.node[:_ID], console.literal(place.host), *said, styled)
+            table.add_row(f"{place.number}", place.node[: ray_figures.ID], console.literal(place.host), *said, styled)
         if not shown:
             table.add_row("none")
         return table
@@ -156,7 +153,7 @@ class RayWatch:
     def _losses(self) -> list[str]:
         """What went with nodes that died: the last of it."""
         losses = self._figures.look.roster.losses
-        lines = [f"[red]{console.literal(_words(one))}[/]" for one in losses[-_MOST_LOSSES:]]
+        lines = [f"[red]{console.literal(ray_figures.words_of(one))}[/]" for one in losses[-_MOST_LOSSES:]]
         earlier = losses[:-_MOST_LOSSES]
         lines += [f"and {len(earlier)} more before"] if earlier else []
         return ["", *lines] if lines else []
@@ -182,16 +179,6 @@ def _percent(share: float | None) -> str:
 
 def _ago(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds < 9.95 else console.duration(seconds)
-
-
-def _words(loss: "Loss") -> str:
-    """What went with a node, in a line."""
-    had = "it had never reported"
-    if loss.num_steps >= 0:
-        items = "".join(f", {console.plural(count, 'item')} of table {name!r}" for name, count in loss.tables.items())
-        had = f"it had {console.plural(loss.num_steps, 'step')}{items}"
-    end = "; it was restored on another node" if loss.restored else ""
-    return f"shard {loss.number} went with node {loss.node[:_ID]} ({loss.host}): {had}{end}"
 
 
 def _columns(name: str, *others: str) -> "Table":

@@ -149,6 +149,13 @@ class Node:
         return self.link
 
 
+def on(node: Node) -> dict[str, Any]:
+    """Options of a task, or of workers, that run on that node and on no other."""
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
+
+
 class Cluster:
     """A running cluster.
 

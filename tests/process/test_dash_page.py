@@ -2,13 +2,12 @@
 
 import os
 import re
-import shutil
-import subprocess
 import time
 
 import numpy as np
 import pytest
 from harness.boards import rollouts_board
+from harness.pages import chromium, text_of
 from harness.programs import ECHO_SHM
 
 from echo_shm import Replay, Server, ShmClient, Table
@@ -19,26 +18,12 @@ EXAMPLE = np.zeros(2, np.float32)
 
 @pytest.fixture
 def text(program, tmp_path):
-    """What a page shows after three seconds, without its tags; and the addresses that the browser has loaded."""
-    chromium = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-    if chromium is None:
-        assert "ECHO_SHM_NEED_CHROMIUM" not in os.environ, "chromium is not installed"
-        pytest.skip("needs chromium")
+    """What a page shows."""
+    chromium()
 
     def look(name):
         url = program(*ECHO_SHM, "dash", name).wait_for(r"http://127\.0\.0\.1:\d+/\?token=\S+")[0]
-        options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
-        done = subprocess.run(
-            [chromium, *options, "--virtual-time-budget=3000", "--dump-dom", url],
-            capture_output=True,
-            text=True,
-            timeout=50,
-        )
-        assert done.returncode == 0, done.stderr
-        body = done.stdout[done.stdout.index("<body") :]
-        body = re.sub(r"<(script|style)\b.*?</\1>", "", body, flags=re.DOTALL)
-        assert not re.findall(r"https?://(?!127\.0\.0\.1)", done.stdout), "the page asks another host"
-        return re.sub(r"\s+", " ", re.sub(r"<[^>]*>", " ", body))
+        return text_of(url, tmp_path)
 
     return look
 

@@ -166,7 +166,7 @@ FLOORS = {
         ["top", "demo"],
         ["replay_figures", "ls", "ray_figures"],
         ["gc", "replay_waits", "replay_serve", "families", "priorities", "rollouts_top"],
-        ["metrics", "record", "dash_state", "replay_top", "ray_top"],
+        ["metrics", "record", "dash_state", "replay_top", "ray_top", "ray_state"],
         ["dash"],
         ["main"],
     ],

@@ -55,10 +55,15 @@ class RayReplay:
         example: Pytree of numpy arrays, as for :class:`~echo_shm.replay.Replay`.
         capacity: Most steps of all shards together. Each has room for as many.
         tables: As for :class:`~echo_shm.replay.Replay`. ``max_size`` and the ``min_size`` of a limiter are shared
-            among the shards, too. Samplers: :class:`Uniform` and :class:`Prioritized`, with replacement. Rate limiters:
-            :class:`MinSize`.
-        shards: ``"per_node"``, or the ids of nodes.
+            among the shards, too. Samplers: :class:`Uniform`, :class:`Prioritized`, :class:`Softmax` with a temperature
+            of its own, :class:`Fifo`, :class:`Lifo`, :class:`MinHeap` and :class:`MaxHeap`, each with replacement. A
+            rate limiter holds for all shards together; its range is at least ``2 * shards * (1 + ratio)``.
+        shards: ``"per_node"``: one for each node, also for those that join. Or the ids of the nodes that get one.
         max_items: As for :class:`~echo_shm.replay.Replay`; of all shards together.
+        store: ``"shm"``: each shard is in its node's shared memory. Or a directory that all nodes see: then a shard
+            whose node died goes on elsewhere, and a new replay finds what an earlier one has left there.
+        checkpoints: A directory that all nodes see, for :meth:`checkpoint`: a shard whose node died is restored
+            elsewhere from its last one. None: such a shard is lost.
         seed: Of what is drawn.
         mass_age: Shards are chosen by masses that are no older than so many seconds.
 

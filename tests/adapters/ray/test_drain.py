@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from harness.packages import need
-from harness.ray_cluster import cluster
+from harness.ray_cluster import cluster, on
 from harness.waiting import until
 
 need("ray")
@@ -16,7 +16,6 @@ need("cryptography")
 
 import ray  # noqa: E402
 from ray._raylet import GcsClient  # noqa: E402
-from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy  # noqa: E402
 
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay, handing, keeper, nodes  # noqa: E402
@@ -33,11 +32,6 @@ def drain(made, node):
     deadline = int((time.time() + 3600) * 1000)
     accepted, why = GcsClient(address=made.address).drain_node(node.id, _PREEMPTION, "a test", deadline)
     assert accepted, why
-
-
-def on(node):
-    """Options of workers that run there."""
-    return {"num_cpus": 0, "scheduling_strategy": NodeAffinitySchedulingStrategy(node.id, soft=False)}
 
 
 def place_of(replay, number):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from harness import ray_cluster
 from harness.packages import need
-from harness.ray_cluster import cluster
+from harness.ray_cluster import cluster, on
 from harness.waiting import until
 
 need("ray")
@@ -50,6 +50,12 @@ def numbered(writer, i, n):
     writer.flush()
 
 
+def fill(replay, made):
+    """A worker on each node writes 100 steps."""
+    for group in [replay.spawn(numbered, 1, [100], **on(node)) for node in made.nodes]:
+        group.join(60)
+
+
 def shards_of(batches, n=20):
     """Of so many batches: the shards of their items."""
     return set(itertools.chain.from_iterable(next(batches).key["shard"].tolist() for _ in range(n)))
@@ -58,7 +64,7 @@ def shards_of(batches, n=20):
 def test_a_node_is_cut_off(made, caplog):
     """Its shard is left out, before Ray takes it for dead, and comes back with the link."""
     with RayReplay(EXAMPLE, 3000, mass_age=0.5) as replay:
-        replay.spawn(numbered, 3, [100] * 3, num_cpus=2).join(60)
+        fill(replay, made)
         number, node = one_of(made, replay)
         batches = replay.dataset_iter(64)
         until(lambda: shards_of(batches) == {0, 1, 2})
@@ -75,7 +81,7 @@ def test_a_node_is_cut_off(made, caplog):
 def test_a_node_dies_and_another_one_joins(made, caplog):
     """What went with it is said; the others go on, and the new one gets a shard and workers."""
     with RayReplay(EXAMPLE, 3000, mass_age=0.5) as replay:
-        replay.spawn(numbered, 3, [100] * 3, num_cpus=2).join(60)
+        fill(replay, made)
         number, node = one_of(made, replay)
         batches = replay.dataset_iter(64)
         until(lambda: shards_of(batches) == {0, 1, 2})
@@ -90,7 +96,7 @@ def test_a_node_dies_and_another_one_joins(made, caplog):
 
         made.add(num_cpus=2)
         until(lambda: 3 in replay.shards)
-        replay.spawn(numbered, 3, [100] * 3, num_cpus=2).join(60)
+        fill(replay, made)
         until(lambda: shards_of(batches) == {0, 1, 2, 3} - {number})
         batches.close()
 
@@ -134,7 +140,7 @@ def test_a_shard_comes_back_on_another_node(made, kind, tmp_path, caplog):
     So do all of them for the next replay.
     """
     with RayReplay(EXAMPLE, 3000, mass_age=0.5, **{kind: tmp_path}) as replay:
-        replay.spawn(numbered, 3, [100] * 3, num_cpus=2).join(60)
+        fill(replay, made)
         if kind == "checkpoints":
             replay.checkpoint()
         batches = replay.dataset_iter(64)

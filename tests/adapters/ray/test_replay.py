@@ -8,7 +8,7 @@ from collections import Counter
 import numpy as np
 import pytest
 from harness.packages import need
-from harness.ray_cluster import cluster
+from harness.ray_cluster import cluster, on
 from harness.waiting import until
 
 need("ray")
@@ -16,10 +16,11 @@ need("cryptography")
 
 import ray  # noqa: E402
 
+import echo_shm  # noqa: E402
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay  # noqa: E402
 from echo_shm.adapters.ray import nodes as adapter_nodes  # noqa: E402
-from echo_shm.errors import SegmentError  # noqa: E402
+from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError  # noqa: E402
 from echo_shm.replay import HotCold, Prioritized, Queue, SampleToInsertRatio, Softmax  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
@@ -59,14 +60,16 @@ def test_each_sample_comes_once(nodes):
             came.update(pairs(next(batches)))
         workers.join(60)
         batches.close()
-        print(
-            came - Counter((i, k) for i in range(n) for k in range(each)),
-            Counter((i, k) for i in range(n) for k in range(each)) - came,
-            flush=True,
-        )
         assert came == Counter((i, k) for i in range(n) for k in range(each))
         assert pid != replay._watching().look.reports[1][0].pid
         assert not replay.losses
+
+
+def on_each(replay, nodes, fn, n):
+    """A worker on each node does n steps; returns when all shards have said that they have them."""
+    for group in [replay.spawn(fn, 1, [n], **on(node)) for node in nodes.nodes]:
+        group.join(60)
+    until(lambda: sizes(replay) == [n] * len(nodes.nodes))
 
 
 def prioritized(writer, i, n):
@@ -79,10 +82,10 @@ def prioritized(writer, i, n):
 def test_priorities_and_deletions(nodes):
     """They go to the shard that an item is of, and count in the draws of all."""
     with RayReplay(EXAMPLE, 1000, [Table("all", sampler=Prioritized(1.0, 1.0))], mass_age=0.2) as replay:
-        replay.spawn(prioritized, 2, [20] * 2, num_cpus=3).join(60)
+        on_each(replay, nodes, prioritized, 20)
         batches = replay.dataset_iter(64)
         batch = next(batches)
-        assert set(batch.data["worker"].tolist()) == {0, 1} == set(batch.key["shard"].tolist())
+        assert set(batch.key["shard"].tolist()) == {0, 1}
         chosen = batch.key[:1]
         keys = {tuple(key): key for key in batch.key}
         while len(keys) < 40:
@@ -108,18 +111,18 @@ class Learner:
     def run(self, replay, n):
         """Draws, and updates what it drew."""
         batches = replay.dataset_iter(n)
-        found = Counter(itertools.chain.from_iterable(map(pairs, itertools.islice(batches, 5))))
+        found = Counter(itertools.chain.from_iterable(batch.key.tolist() for batch in itertools.islice(batches, 5)))
         replay.update(next(batches).key, np.ones(n))
-        return sorted(found), repr(replay)
+        return Counter(shard for shard, _ in found), repr(replay)
 
 
 def test_a_learner_in_an_actor(nodes):
     """A replay pickles: whoever gets it draws from the same shards."""
     with RayReplay(EXAMPLE, 1000) as replay:
-        replay.spawn(numbered, 2, [3] * 2, num_cpus=3).join(60)
+        on_each(replay, nodes, numbered, 3)
         learner = ray.remote(Learner).options(num_cpus=0).remote()
         found, said = ray.get(learner.run.remote(replay, 64))
-        assert found == [(i, k) for i in range(2) for k in range(3)]
+        assert found == {0: 3, 1: 3}
         assert said == repr(replay)
 
 
@@ -188,6 +191,20 @@ def test_tables_that_shards_cannot_have(nodes, table, text):
     """They are refused before anything is made."""
     with pytest.raises(ValueError, match=text):
         RayReplay(EXAMPLE, 1000, [table])
+
+
+def other(writer, i):
+    """A worker with another step than the replay's."""
+    writer.add({"worker": np.int64(i), "k": np.float64(0)})
+
+
+def test_what_differs(nodes, monkeypatch):
+    """A step that differs is refused where it is written; another version of the package, before anything is made."""
+    with RayReplay(EXAMPLE, 1000) as replay, pytest.raises(SpecMismatchError, match=r"'k'.*float64.*int64"):
+        replay.spawn(other, 1).join(60)
+    monkeypatch.setattr(echo_shm, "__version__", "0.0.1")
+    with pytest.raises(EchoShmError, match=r"node .* has echo_shm .*, and this one 0\.0\.1: install the same version"):
+        RayReplay(EXAMPLE, 1000)
 
 
 def test_bad_arguments(nodes):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from harness import leftovers
 from harness.packages import need
-from harness.ray_cluster import cluster
+from harness.ray_cluster import cluster, on
 from harness.waiting import until
 
 need("ray")
@@ -65,13 +65,6 @@ class Learning:
                     os.kill(os.getpid(), signal.SIGKILL)
                 file.writelines(f"{one}\n" for one in sample.batch.tolist())
                 file.flush()
-
-
-def on(node):
-    """Options of a task on that node."""
-    options = nodes.on(node.id)
-    del options["num_cpus"]
-    return options
 
 
 def numbers(paths):
@@ -136,6 +129,21 @@ def test_a_driver_that_learns(two):
         assert list(stream.dataset_iter()) == []
 
 
+class Directory(Offers):
+    """What a directory knows of publishers, in an actor."""
+
+    def pid(self):
+        """Of its process."""
+        return os.getpid()
+
+
+def kill(directory):
+    """Kills the process of an actor, and returns when Ray has started another one."""
+    before = ask(directory, "pid")
+    os.kill(before, signal.SIGKILL)
+    until(lambda: ask(directory, "pid") != before, seconds=200)
+
+
 class Relaying:
     """The relay of a node in an actor of that node, as a shard has it."""
 
@@ -155,7 +163,7 @@ class Relaying:
 @pytest.mark.watchdog(300)
 def test_weights(two, name):
     """Each node's relay has what a learner publishes, also after the directory has forgotten it."""
-    directory = ray.remote(Offers).options(max_restarts=-1, num_cpus=0).remote()
+    directory = ray.remote(Directory).options(max_restarts=-1, num_cpus=0).remote()
     relays = [
         ray.remote(Relaying).options(**nodes.on(node.id)).remote(f"{name}-{i}", directory) for i, node in enumerate(two)
     ]
@@ -164,7 +172,7 @@ def test_weights(two, name):
         for n in range(1, 3):
             assert publisher.publish({"w": np.int64(n)}) == n
             until(lambda n=n: ray.get([one.report.remote() for one in relays]) == [n, n], seconds=200)
-            ray.kill(directory, no_restart=False)
+            kill(directory)
         until(lambda: ask(directory, "report", None, 0), seconds=200)  # it has heard of the publisher again
         with pytest.raises(SpecMismatchError, match=r"published before: got .*float64"):
             RayPublisher({"w": np.zeros(1)}, f"{name}-other", nodes.here(), host, announcing(directory))
