@@ -8,6 +8,7 @@
 #   make storm SECONDS=60    kills and stops processes, accounts for every sample
 #   make storm-remote SECONDS=60    the same for remote clients, their connections and their bridges
 #   make storm-replay SECONDS=60    the same for a replay, its writers and its client
+#   make storm-ray SECONDS=60       the same for a replay over the nodes of a Ray cluster, and for the nodes  (needs root)
 #   make fuzz SECONDS=60     hostile segments, guided by coverage           (needs clang)
 #   make mutants             puts bugs into the core, one at a time: which suite notices?  (hours; PRINT=1: the table)
 #   make test-aarch64        runs the C tests for another processor         (needs qemu-user, a cross compiler)
@@ -23,7 +24,8 @@ BUILT := setup.py pyproject.toml echo_shm/_build.py $(CSRC)
 
 SECONDS ?= 60
 
-.PHONY: demo test test-c check-all test-aarch64 lint bench explore orders model storm storm-remote storm-replay fuzz mutants clean
+.PHONY: demo test test-c check-all test-aarch64 lint bench explore orders model storm storm-remote storm-replay storm-ray \
+	fuzz mutants clean
 
 demo: $(ENV)/.demo
 	$(BIN)/echo-shm demo
@@ -82,6 +84,10 @@ storm-remote: $(ENV)/.test
 
 storm-replay: $(ENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m stress.replay_storm $(SECONDS)
+
+storm-ray: $(ENV)/.test
+	$(BIN)/python -m pip install --quiet -r tests/adapters/requirements.txt
+	PYTHONPATH=tests $(BIN)/python -m stress.ray_storm $(SECONDS)
 
 fuzz:
 	$(MAKE) -C tests/fuzz fuzz SECONDS=$(SECONDS)

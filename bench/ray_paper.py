@@ -126,7 +126,7 @@ class _Shards:
     """Shards with equal masses, each with what it has drawn."""
 
     def __init__(self, count: int) -> None:
-        from echo_shm.adapters.ray.mixing import Mass
+        from echo_shm.adapters.ray.shares import Mass
 
         self._data = block("cartpole")
         self._masses = {number: Mass(1000, math.log(1000.0), 0.0) for number in range(count)}

@@ -138,7 +138,7 @@ class RayFigures:
 
     def shares(self, table: str) -> dict[int, float]:
         """With which probability a draw is of each shard. Absent ones have none."""
-        from echo_shm.adapters.ray.mixing import Shares, mass_of
+        from echo_shm.adapters.ray.shares import Shares, mass_of
 
         present = {one.number for one in self.look.present}
         masses = {number: mass_of(info) for number, info in self.of_table(table).items() if number in present}

@@ -41,6 +41,9 @@ _PAUSE = 2.5
 #: For how long a link is cut, at most (seconds): Ray does not notice, or takes the node for dead.
 _SHORT, _LONG = 4.0, 20.0
 
+#: What a slow link takes, and for how long, at most (seconds).
+_RATE, _SLOW = "2mbit", 8.0
+
 #: If learners get nothing for so long, they hang (seconds).
 _HANG = 120.0
 
@@ -57,7 +60,7 @@ _CONFIG = {
 
 #: What Ray calls processes, by what they are here.
 _TITLES = {
-    "worker": "ray::RayWorkers._task",
+    "worker": "ray::Worker",
     "shard": "ray::Shard",
     "directory": "ray::Directory",
     "learner": "ray::StormLearner",
@@ -73,6 +76,7 @@ _EVENTS = {
     "kills of a node": 1,
     "cuts of a link": 3,
     "long cuts of a link": 1,
+    "slow links": 2,
     "new publishers": 1,
 }
 
@@ -103,6 +107,7 @@ class Storm:
         #: Nodes that are to die, or have died: their shards' steps may be lost.
         self._dead: set[str] = set()
         self._cut: dict[Node, float] = {}
+        self._slow: dict[Node, float] = {}
         self._version, self._published = 0, 0.0
         self._publisher = replay.publisher(actors.PARAMS)
         self._workers = replay.spawn(actors.write, WORKERS, [folder] * WORKERS, restart=True)
@@ -127,9 +132,11 @@ class Storm:
         end = time.monotonic() + seconds
         while True:
             self._check()
-            for node, until_when in list(self._cut.items()):
-                if time.monotonic() > until_when:
-                    self._restore(node)
+            now = time.monotonic()
+            for node in [one for one, until_when in self._cut.items() if now > until_when]:
+                self._restore(node)
+            for node in [one for one, until_when in self._slow.items() if now > until_when]:
+                self._hurry(node)
             self._version = self._publisher.publish({"w": np.full(100, float(self._publisher.version + 1))})
             if time.monotonic() > end:
                 return
@@ -161,14 +168,17 @@ class Storm:
         elif event == "kills of a raylet":
             self._dead.add(node.id)
             os.kill(node.raylet, signal.SIGKILL)
+            until(lambda: not list(self._actors_of(node)), "actors and workers end with their raylet", 2 * LONG)
             self._replace(node)
         elif event == "kills of a node":
             self._dead.add(node.id)
-            self._cluster.kill(node)
-            self._cluster.add(num_cpus=2)
+            self._replace(node)
         elif event == "cuts of a link":
             node.cut()
             self._cut[node] = time.monotonic() + self._rng.uniform(0.2, _SHORT)
+        elif event == "slow links":
+            node.delay(rate=_RATE)
+            self._slow[node] = time.monotonic() + self._rng.uniform(0.0, _SLOW)
         else:
             node.cut()
             self._cut[node] = time.monotonic() + self._rng.uniform(_SHORT, _LONG)
@@ -180,10 +190,20 @@ class Storm:
 
     def _processes(self, kind: str) -> Iterator[psutil.Process]:
         for node in self._cluster.nodes:
-            for process in node.processes():
-                with contextlib.suppress(psutil.Error):
-                    if (process.cmdline() or [""])[0].startswith(_TITLES[kind]):
-                        yield process
+            yield from self._actors_of(node, _TITLES[kind])
+
+    @staticmethod
+    def _actors_of(node: Node, title: str = "ray::") -> Iterator[psutil.Process]:
+        """Processes of a node that Ray has given such a title."""
+        for process in node.processes():
+            with contextlib.suppress(psutil.Error):
+                if (process.cmdline() or [""])[0].startswith(title):
+                    yield process
+
+    def _replace(self, node: Node) -> None:
+        """Ends what is left of a node, and another one comes."""
+        self._cluster.kill(node)
+        self._cluster.add(num_cpus=2)
 
     def _restore(self, node: Node) -> None:
         """Ends a cut. A node that Ray has taken for dead meanwhile ends, and another one comes."""
@@ -193,14 +213,21 @@ class Storm:
             return
         self.events["nodes that died of a cut"] += 1
         self._dead.add(node.id)
-        self._cluster.kill(node)
-        self._cluster.add(num_cpus=2)
+        self._replace(node)
+
+    def _hurry(self, node: Node) -> None:
+        """Ends the slowness of a link, unless its node is dead."""
+        del self._slow[node]
+        if node in self._cluster.nodes and node.id not in self._dead:
+            node.delay()
 
     # -- the end
 
     def _end(self) -> None:
         for node in list(self._cut):
             self._restore(node)
+        for node in list(self._slow):
+            self._hurry(node)
         folder, replay = self._folder, self._replay
         until(lambda: not {one.node for one in replay._look().roster.places} & self._dead, "losses are known", 4 * LONG)
         (folder / "stop").touch()

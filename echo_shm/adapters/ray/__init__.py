@@ -9,7 +9,7 @@ from echo_shm.missing import needs
 with needs("adapters.ray", "Ray", "ray"):
     import ray as ray
 
-from echo_shm.adapters.ray.mixing import RayBatch
+from echo_shm.adapters.ray.filling import RayBatch
 from echo_shm.adapters.ray.replay import RayReplay
 from echo_shm.adapters.ray.stream import RayStream
 from echo_shm.adapters.ray.writers import RayWriter

@@ -5,8 +5,10 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import cast
 
 from echo_shm.adapters.ray.directory import Look, Place, Watch
+from echo_shm.adapters.ray.filling import RayBatch
 from echo_shm.adapters.ray.merging import Merger
-from echo_shm.adapters.ray.mixing import Mass, Mixer, RayBatch, mass_of
+from echo_shm.adapters.ray.mixing import Mixer
+from echo_shm.adapters.ray.shares import Mass, mass_of
 from echo_shm.adapters.ray.sources import Clients, ShardSource
 
 #: Between two looks at shards that have nothing (seconds).

@@ -9,7 +9,7 @@ import ray
 from echo_shm.adapters.ray import budgets
 from echo_shm.adapters.ray.budgets import Bounds, Part
 from echo_shm.adapters.ray.directory import ABSENT, Look, Report
-from echo_shm.adapters.ray.mixing import Shares, mass_of
+from echo_shm.adapters.ray.shares import Shares, mass_of
 from echo_shm.replay import RateLimiter, Table, TableInfo
 
 

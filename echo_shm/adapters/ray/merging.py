@@ -6,11 +6,15 @@ There shards take turns in proportion to their sizes. So the items of all shards
 as many is drawn from twice as often.
 """
 
+import contextlib
+from collections import deque
 from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from echo_shm.adapters.ray.mixing import Drawn, Filling, Mass, RayBatch, Shards, Shares, of_one
+from echo_shm.adapters.ray.filling import Filling, Left, RayBatch, of_one
+from echo_shm.adapters.ray.mixing import Drawn, Shards
+from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap
 
 #: The samplers that go by an order.
@@ -25,12 +29,21 @@ class Merger:
         n: Items of a batch.
         sampler: The tables' sampler: one of ``ORDERED``.
         least: How many items there are in all, at least, where a batch is drawn.
-        singly: As for :class:`Mixer`.
+        singly, left: As for :class:`Mixer`.
 
     """
 
-    def __init__(self, shards: Shards, n: int, sampler: object, least: int, *, singly: bool = False) -> None:
-        self._shards, self._n, self._least, self._singly = shards, n, least, singly
+    def __init__(
+        self,
+        shards: Shards,
+        n: int,
+        sampler: object,
+        least: int,
+        *,
+        singly: bool = False,
+        left: deque[Left] | None = None,
+    ) -> None:
+        self._shards, self._n, self._least, self._singly, self._left = shards, n, least, singly, left
         self._first: Callable[[list[int]], int] = self._in_turn
         if isinstance(sampler, MinHeap | MaxHeap):
             sign = 1.0 if isinstance(sampler, MinHeap) else -1.0
@@ -44,6 +57,7 @@ class Merger:
     def next(self) -> RayBatch | None:
         """The next batch; None: not now. What of it is there stays for the next call."""
         self._look()
+        self._take_left()
         if not self._filled and self._shares.size < self._least:
             return None
         if len(self._drawn) == 1 and not self._filled and not self._singly:  # a shard may come back, and draw singly
@@ -62,6 +76,14 @@ class Merger:
         filled, self._filling, self._filled = self._filling, Filling(self._n), 0
         return filled.done(self._shares, np.ones(self._n))
 
+    def _take_left(self) -> None:
+        """What was left comes first."""
+        with contextlib.suppress(IndexError):
+            while self._left is not None and self._filled < self._n:
+                one = self._left.popleft()
+                self._filling.put(np.array([self._filled]), one.number, one.item, slice(0, 1))
+                self._filled += 1
+
     def _from_one(self) -> RayBatch | None:
         """The next batch of the only shard, without a copy."""
         ((number, drawn),) = self._drawn.items()
@@ -79,7 +101,10 @@ class Merger:
         if masses is not self._masses:
             self._masses, self._shares = masses, Shares(masses, 0.0, age)
             for gone in [number for number in self._drawn if number not in masses]:
-                self._drawn.pop(gone).close()
+                drawn = self._drawn.pop(gone)
+                if self._left is not None:
+                    self._left += drawn.left(gone, 1.0)
+                drawn.close()
             for new in [number for number in masses if number not in self._drawn]:
                 self._drawn[new] = Drawn(self._shards.source(new), self._n)
         self._shares.age = age
@@ -102,5 +127,9 @@ class Merger:
 
     def close(self) -> None:
         """Ends all iterations."""
+        if self._left is not None:
+            self._left.extendleft(reversed(self._filling.left(np.ones(self._n))))
+            for number, one in self._drawn.items():
+                self._left += one.left(number, 1.0)
         for one in self._drawn.values():
             one.close()

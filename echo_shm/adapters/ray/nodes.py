@@ -15,6 +15,9 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 import echo_shm
 from echo_shm.errors import EchoShmError
 
+#: How long a node may take to start a process that answers (seconds).
+_ANSWER = 60.0
+
 #: Where shared memory is.
 _SHM = "/dev/shm"
 
@@ -68,7 +71,7 @@ def ask(nodes: Sequence[tuple[str, str]]) -> list[Node]:
         nodes: Their ids, and their addresses.
 
     Raises:
-        EchoShmError: One has another version of echo_shm or of Python, or has none.
+        EchoShmError: One has another version of echo_shm or of Python, or has none; or it does not answer.
 
     """
     question = ray.remote(_look)
@@ -79,12 +82,14 @@ def ask(nodes: Sequence[tuple[str, str]]) -> list[Node]:
 def _answer(node: tuple[str, str], asked: Any) -> Node:
     where = f"node {node[0]} ({node[1]})"
     try:
-        said: Node = ray.get(asked)
+        said: Node = ray.get(asked, timeout=_ANSWER)
     except ray.exceptions.RayTaskError as error:
         first = str(error.cause).strip().splitlines()[-1]
         raise EchoShmError(
             f"{where} cannot run echo_shm: {first}; use pip install 'echo-shm[ray]' there, {echo_shm.__version__}"
         ) from error
+    except ray.exceptions.RayError as error:  # it died; or its link is cut, and Ray has not noticed yet
+        raise EchoShmError(f"{where} does not answer: {str(error).splitlines()[0]}") from error
     for what, found, expected in (
         ("echo_shm", said.version, echo_shm.__version__),
         ("Python", said.python, _python()),

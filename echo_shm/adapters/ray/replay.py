@@ -6,6 +6,7 @@ import math
 import os
 import uuid
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Literal
 
@@ -16,11 +17,12 @@ import ray
 from echo_shm.adapters.ray import budgets, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
 from echo_shm.adapters.ray.drawing import ShardsOfTable, batches
+from echo_shm.adapters.ray.filling import KEY, Left, RayBatch
 from echo_shm.adapters.ray.keeper import Keeper
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.limits import Limits
 from echo_shm.adapters.ray.merging import ORDERED, Merger
-from echo_shm.adapters.ray.mixing import KEY, Mixer, RayBatch
+from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shards import Setup
 from echo_shm.adapters.ray.sources import Clients
 from echo_shm.adapters.ray.weights import RayPublisher, announcing
@@ -136,6 +138,7 @@ class RayReplay:
         self._node = nodes.here()
         self._clients = Clients(lambda place: setup.client(place, self._node, reconnect=_GRACE, timeout=ABSENT))
         self._groups: list[RayWorkers] = []
+        self._left: dict[str, deque[Left]] = {}
         self._keeper, self._watch = None, None
 
     @classmethod
@@ -191,12 +194,12 @@ class RayReplay:
         with most room. It goes on with another shard if that one moves or dies with its node.
 
         Args:
-            fn: It pickles, as a remote function of Ray does.
+            fn: It pickles, as what an actor of Ray gets does.
             n: How many, 1 or more.
             per_worker_args: Sequences with an entry for each worker.
             num_cpus: What Ray sets aside for each.
             restart: A worker whose process or node died is started again.
-            options: Further options of a task of Ray's.
+            options: Further options of an actor of Ray's.
 
         Returns:
             The workers. A failed worker's exception is raised by the next batch, or by ``join()``.
@@ -225,6 +228,9 @@ class RayReplay:
         The shards draw ahead. What lies in the shared memory of this node, and makes up a whole batch, comes without a
         copy; its arrays are to be used as those of :meth:`ReplayClient.dataset_iter`.
 
+        Where items are drawn a limited number of times, as from a queue, an iteration that ends keeps what it had of a
+        batch that is not full: the next one of this table in this process begins with it.
+
         Args:
             n: How many items, 1 or more.
             table: The table. None: the only one.
@@ -238,12 +244,13 @@ class RayReplay:
         name, n, timeout = self._name(table), integer("n", n, 1), check_timeout(timeout)
         sampler, least = self._tables[name].sampler, self._setup.least[name]
         singly = self._tables[name].max_times_sampled > 0
+        left = self._left.setdefault(name, deque()) if singly else None
         shards = ShardsOfTable(self._watching(), self._clients, name)
         if isinstance(sampler, ORDERED):
-            return batches(Merger(shards, n, sampler, least, singly=singly), timeout, self._check_workers)
+            return batches(Merger(shards, n, sampler, least, singly=singly, left=left), timeout, self._check_workers)
         beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
         random = np.random.default_rng(self._setup.seed)
-        return batches(Mixer(shards, n, beta, least, random, singly=singly), timeout, self._check_workers)
+        return batches(Mixer(shards, n, beta, least, random, singly=singly, left=left), timeout, self._check_workers)
 
     def _check_workers(self) -> None:
         """Raises what a worker of this process has raised."""

@@ -209,12 +209,12 @@ class RayStream(Closing):
         Its client is a :class:`StreamClient`. A worker that has sent to a stream until that was closed has finished.
 
         Args:
-            fn: It pickles, as a remote function of Ray does.
+            fn: It pickles, as what an actor of Ray gets does.
             n: How many, 1 or more.
             per_worker_args: Sequences with an entry for each worker.
             num_cpus: What Ray sets aside for each.
             restart: A worker whose process or node died is started again.
-            options: Further options of a task of Ray's.
+            options: Further options of an actor of Ray's.
 
         Returns:
             The workers. A failed worker's exception is raised by :meth:`dataset_iter`, or by ``join()``.

@@ -1,5 +1,11 @@
-"""Workers that Ray places: each writes into the shard of its node."""
+"""Workers that Ray places: each writes into the shard of its node.
 
+Each is an actor, not a task. Ray tells all processes when an actor dies, also with a node that is cut off. A task's
+caller hears of that from its own connection alone, which may be silent for minutes before it is given up.
+"""
+
+import functools
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -9,6 +15,15 @@ from echo_shm.adapters.ray.directory import Place
 from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import WorkerError
 from echo_shm.replay.validation import integer
+from echo_shm.timeouts import check_timeout
+
+
+class Worker:
+    """The actor."""
+
+    def run(self, task: Callable[..., Any], common: tuple[Any, ...], i: int, *args: Any) -> Any:
+        """Does the work of worker i."""
+        return task(common, i, *args)
 
 
 class RayWorkers:
@@ -34,37 +49,38 @@ class RayWorkers:
         for position, values in enumerate(args):
             if len(values) != n:
                 raise ValueError(f"per-worker argument {position} has {len(values)} entries for {n} workers: use {n}")
-        given = {"scheduling_strategy": "SPREAD", "max_retries": -1 if restart else 0, **options}
-        work = ray.remote(type(self)._task).options(num_cpus=num_cpus, **given)
-        common = ray.put((setup, tuple(places), fn))
-        self._running = {i: work.remote(common, i, *(values[i] for values in args)) for i in range(n)}
+        restarts = -1 if restart else 0
+        given = {"scheduling_strategy": "SPREAD", "max_restarts": restarts, "max_task_retries": restarts, **options}
+        actor = ray.remote(Worker).options(num_cpus=num_cpus, **given)
+        common, task = ray.put((setup, tuple(places), fn)), type(self)._task
+        self._actors: dict[int, Any] = {}
+        self._running: dict[int, Any] = {}
+        for i in range(n):
+            made = self._actors[i] = actor.remote()
+            self._running[i] = made.run.remote(task, common, i, *(values[i] for values in args))
+        for i, running in self._running.items():
+            # An actor that nobody refers to ends. So what it had of its node is free, whoever looks, or nobody.
+            running.future().add_done_callback(functools.partial(_let_go, self._actors, i))
 
     @staticmethod
     def _task(common: tuple[Any, tuple[Place, ...], Callable[..., Any]], i: int, *args: Any) -> Any:
-        """One worker, as a task of Ray's. ``common``: the first three arguments of :class:`RayWorkers`."""
+        """One worker. ``common``: the first three arguments of :class:`RayWorkers`."""
         setup, places, fn = common
         with RayWriter(setup, places) as writer:
             return fn(writer, i, *args)
 
     def check(self) -> None:
         """Raises what a worker raised, or WorkerError if its process or its node died."""
-        self._take(0)
-
-    def _take(self, timeout: float | None) -> None:
-        """Takes what has ended, and waits for at least one for so long; None: for all."""
         numbers = {one: i for i, one in self._running.items()}
-        most = len(numbers)
-        if not most:
+        if not numbers:
             return
-        ended, _ = ray.wait(list(numbers), num_returns=most, timeout=timeout)
+        ended, _ = ray.wait(list(numbers), num_returns=len(numbers), timeout=0)
         for one in ended:
             del self._running[numbers[one]]
             try:
                 ray.get(one)
             except ray.exceptions.RayTaskError as error:
                 raise error.as_instanceof_cause() from None
-            except ray.exceptions.TaskCancelledError:
-                pass
             except ray.exceptions.RayError as error:
                 raise WorkerError(f"worker {numbers[one]} died: {error}") from None
 
@@ -79,25 +95,39 @@ class RayWorkers:
         return not self._running
 
     def join(self, timeout: float | None = None) -> None:
-        """Waits until all have ended.
+        """Waits until all have ended, or one has failed.
+
+        Args:
+            timeout: Seconds. None: no limit.
 
         Raises:
             TimeoutError: They had not, in time.
+            ValueError: ``timeout`` is not a number of seconds.
             Exception: What the first worker that failed raised; :class:`WorkerError` if its process died.
 
         """
-        self._take(timeout)
-        if self._running:
-            raise TimeoutError(f"{len(self._running)} workers had not ended in {timeout} s")
+        check_timeout(timeout)
+        end = None if timeout is None else time.monotonic() + timeout
+        while self._running:
+            left = None if end is None else max(0.0, end - time.monotonic())
+            if not ray.wait(list(self._running.values()), timeout=left)[0]:
+                raise TimeoutError(f"{len(self._running)} workers had not ended in {timeout} s")
+            self.check()
 
     def stop(self) -> None:
         """Ends those that run, at once. What they have sent stays."""
-        for one in self._running.values():
-            ray.cancel(one, force=True)
         self._running.clear()
+        for one in list(self._actors.values()):
+            ray.kill(one)
+        self._actors.clear()
 
     def __enter__(self) -> "RayWorkers":
         return self
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+
+def _let_go(actors: dict[int, Any], i: int, _: object) -> None:
+    """A worker has ended."""
+    actors.pop(i, None)

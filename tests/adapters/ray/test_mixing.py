@@ -1,6 +1,6 @@
 """Draws over shards are those of one table with all items. No cluster is needed: a shard is any replay."""
 
-from collections import Counter
+from collections import Counter, deque
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ need("ray")
 
 from echo_shm import Replay, Table  # noqa: E402
 from echo_shm.adapters.ray.merging import Merger  # noqa: E402
-from echo_shm.adapters.ray.mixing import Mass, Mixer, Shares, mass_of  # noqa: E402
+from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
+from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
 from echo_shm.replay import Fifo, MaxHeap, MinHeap, MinSize, Prioritized, Softmax, Uniform  # noqa: E402
 
 #: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
@@ -272,3 +273,51 @@ def test_queues_over_shards():
         assert [k for one, k in came if one == shard] == sorted(k for one, k in came if one == shard)
     first = [shard for shard, _ in came[:30]]
     assert abs(first.count(0) - 20) <= 2
+
+
+class Taker(Part):
+    """A shard of a queue: what it has drawn has gone from it."""
+
+    def next(self):
+        """One item, while there is one."""
+        return None if self.away else super().next()
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 7), min_size=1, max_size=3),
+    st.sampled_from([Uniform(), Fifo()]),
+    st.lists(st.tuples(st.integers(1, 5), st.integers(0, 3), st.none() | st.integers(0, 2)), min_size=1, max_size=8),
+)
+def test_what_iterations_had_in_hand_is_not_lost(counts, sampler, iterations):
+    """Iterations of other sizes follow each other, some while a shard is away: each item of a queue comes once."""
+    parts = []
+    for shard, count in enumerate(counts):
+        replay = Replay({"x": np.zeros(2, np.int64)}, 100, [Table("t", sampler=sampler, max_times_sampled=1)])
+        for k in range(count):
+            replay.add({"x": np.array([shard, k])})
+        parts.append(Taker(replay))
+    left, came = deque(), Counter()
+
+    def iterate(n, most, away):
+        shards = Parts(parts)
+        if isinstance(sampler, Fifo):
+            mixed = Merger(shards, n, sampler, 0, singly=True, left=left)
+        else:
+            mixed = Mixer(shards, n, 0.0, 0, np.random.default_rng(n), singly=True, left=left)
+        for _ in range(most):
+            batch = mixed.next()
+            if batch is not None:
+                came.update(map(tuple, batch.data["x"].tolist()))
+                assert batch.key["shard"].tolist() == batch.data["x"][:, 0].tolist()
+            shards.look()
+            if away is not None:
+                shards.found.pop(away, None)
+        mixed.close()
+
+    for one in iterations:
+        iterate(*one)
+    for _ in range(100):
+        iterate(1, 3, None)
+    assert came == Counter((shard, k) for shard, count in enumerate(counts) for k in range(count))
+    assert not left

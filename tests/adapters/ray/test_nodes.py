@@ -3,6 +3,7 @@
 import itertools
 import subprocess
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -15,7 +16,7 @@ need("ray")
 need("cryptography")
 
 from echo_shm.adapters.ray import RayReplay  # noqa: E402
-from echo_shm.adapters.ray.mixing import KEY  # noqa: E402
+from echo_shm.adapters.ray.filling import KEY  # noqa: E402
 from echo_shm.errors import SegmentError  # noqa: E402
 from echo_shm.replay import listing  # noqa: E402
 
@@ -50,9 +51,9 @@ def numbered(writer, i, n):
     writer.flush()
 
 
-def fill(replay, made):
+def fill(replay, made, fn=numbered):
     """A worker on each node writes 100 steps."""
-    for group in [replay.spawn(numbered, 1, [100], **on(node)) for node in made.nodes]:
+    for group in [replay.spawn(fn, 1, [100], **on(node)) for node in made.nodes]:
         group.join(60)
 
 
@@ -74,6 +75,39 @@ def test_a_node_is_cut_off(made, caplog):
         node.restore()
         until(lambda: shards_of(batches) == {0, 1, 2})
         until(lambda: f"shard {number} is there again" in caplog.text)
+        assert not replay.losses
+        batches.close()
+
+
+LARGE = EXAMPLE | {"filler": np.zeros(512)}
+
+
+def large(writer, i, n):
+    """Writes steps 0 to n - 1, of 4 KB."""
+    for k in range(n):
+        writer.add({"worker": np.int64(i), "k": np.int64(k), "filler": np.full(512, float(k))})
+    writer.flush()
+
+
+def test_a_node_that_is_slow(made, caplog):
+    """It is waited for: draws are those of all shards, and nothing of it is taken for dead."""
+    with RayReplay(LARGE, 3000, mass_age=0.5) as replay:
+        fill(replay, made, large)
+        number, node = one_of(made, replay)
+        batches = replay.dataset_iter(64)
+        until(lambda: shards_of(batches) == {0, 1, 2})
+        node.delay(rate="4mbit")
+        began, slow = time.monotonic(), []
+        while time.monotonic() < began + 6.0:
+            batch = next(batches)
+            slow.append(np.mean(batch.key["shard"] == number))
+            assert (batch.data["filler"] == batch.data["k"][:, None]).all()
+            assert batch.probability == pytest.approx(1 / 300)
+        node.delay()
+        # So many bytes cannot come sooner; and a third of the items is of each shard, to five standard deviations.
+        assert sum(slow) * 64 * 4096 <= 6.5 * 4e6 / 8 + 8 * 64 * 4096
+        assert np.mean(slow) == pytest.approx(1 / 3, abs=5 * np.sqrt(2 / 9 / 64 / len(slow)))
+        assert "is not heard of" not in caplog.text
         assert not replay.losses
         batches.close()
 

@@ -3,6 +3,7 @@
 import itertools
 import os
 import signal
+import time
 from collections import Counter
 
 import numpy as np
@@ -20,7 +21,7 @@ import echo_shm  # noqa: E402
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay  # noqa: E402
 from echo_shm.adapters.ray import nodes as adapter_nodes  # noqa: E402
-from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError  # noqa: E402
+from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError, WorkerError  # noqa: E402
 from echo_shm.replay import HotCold, Prioritized, Queue, SampleToInsertRatio, Softmax  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
@@ -166,16 +167,42 @@ def test_a_keeper_that_cannot_look(nodes, monkeypatch, caplog):
 
 
 def fails(writer, i):
-    """A worker that cannot work."""
-    raise ValueError(f"worker {i} cannot")
+    """One worker cannot work, and the others do nothing for long."""
+    if i == 1:
+        raise ValueError(f"worker {i} cannot")
+    time.sleep(1000)
 
 
 def test_a_worker_that_fails(nodes):
-    """The learner is told what it raised."""
+    """The learner is told what it raised, and so is who waits for all workers, though others go on."""
     with RayReplay(EXAMPLE, 1000) as replay:
-        replay.spawn(fails, 2)
-        with pytest.raises(ValueError, match=r"worker \d cannot"):
+        with replay.spawn(fails, 2), pytest.raises(ValueError, match=r"worker 1 cannot"):
             next(replay.dataset_iter(4))
+        with replay.spawn(fails, 2) as workers:
+            with pytest.raises(ValueError, match=r"worker 1 cannot"):
+                workers.join(60)
+            assert workers.running == 1
+            with pytest.raises(TimeoutError, match=r"1 workers had not ended in 0 s"):
+                workers.join(0)
+
+
+def test_a_worker_that_is_killed(nodes, tmp_path):
+    """Ray starts it again, or its learner is told."""
+    with RayReplay(EXAMPLE, 1000) as replay:
+        for restart in (True, False):
+            with replay.spawn(dies_once, 1, [str(tmp_path / str(restart))], restart=restart) as workers:
+                if restart:
+                    workers.join(60)
+                else:
+                    with pytest.raises(WorkerError, match="worker 0 died: "):
+                        workers.join(60)
+
+
+def dies_once(writer, i, mark):
+    """A worker whose first process is killed."""
+    if not os.path.exists(mark):
+        open(mark, "x").close()
+        os.kill(os.getpid(), signal.SIGKILL)
 
 
 @pytest.mark.parametrize(
