@@ -5,6 +5,7 @@ This process joins the cluster as a driver that runs nothing. Ray is imported he
 
 import contextlib
 import logging
+import os
 import socket
 import time
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -157,13 +158,13 @@ class RayFigures:
 
 
 def words_of(loss: "Loss") -> str:
-    """What went with a node, in a line."""
+    """What went with a shard, in a line."""
     had = "it had never reported"
     if loss.num_steps >= 0:
         items = "".join(f", {console.plural(count, 'item')} of table {name!r}" for name, count in loss.tables.items())
         had = f"it had {console.plural(loss.num_steps, 'step')}{items}"
     end = "; it was restored on another node" if loss.restored else ""
-    return f"shard {loss.number} went with node {loss.node[:ID]} ({loss.host}): {had}{end}"
+    return f"shard {loss.number} was lost on node {loss.node[:ID]} ({loss.host}): {had}{end}"
 
 
 def _rates(before: "TableInfo", now: "TableInfo", span: float) -> Rates:
@@ -181,9 +182,8 @@ def _connected(address: str) -> Any:
             _reach(address)
             ray.init(address, log_to_driver=False, logging_level=logging.ERROR)
         except (OSError, RuntimeError, ValueError) as error:
-            where = (
-                "this machine is no node of a Ray cluster" if address == "auto" else f"no Ray cluster at {address!r}"
-            )
+            named = os.environ.get("RAY_ADDRESS", "") if address == "auto" else address
+            where = f"no Ray cluster at {named!r}" if named else "this machine is no node of a Ray cluster"
             said = " ".join(str(error).split())
             raise EchoShmError(f"{where}: run this on a node, or name it with --address HOST:PORT ({said})") from None
     return ray

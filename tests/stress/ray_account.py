@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from stress.ray_actors import QUEUED, Log, Notes
+from stress.ray_actors import MANY, QUEUED, Log, Notes
 
 
 class Account:
@@ -12,8 +12,7 @@ class Account:
 
     Attributes:
         steps: Of each incarnation, how many times each step came that it has sent.
-        missing: Of each incarnation, how many of its confirmed steps have not come.
-        shard: Of each incarnation, the shard that it wrote into; -1: nobody knows.
+        missing: Of each incarnation, its confirmed steps that have not come, each with the shards that it may be in.
         sent, confirmed, came, twice: How many steps.
 
     """
@@ -22,8 +21,7 @@ class Account:
         notes, logs = Notes.all(folder), Log.read(folder)
         items = np.concatenate([np.empty(0, next(iter(logs.values())).dtype), *logs.values()])
         self.steps: dict[int, np.ndarray] = {}
-        self.missing: dict[int, int] = {}
-        self.shard: dict[int, int] = {}
+        self.missing: dict[int, list[set[int]]] = {}
         self.sent = self.confirmed = 0
         for one in notes:
             mine = items[items["incarnation"] == one.number]
@@ -31,13 +29,10 @@ class Account:
             assert (mine["sequence"] < sent).all(), (
                 f"incarnation {one.number}: {sent} sent, {mine['sequence'].max()} came"
             )
-            shards = set(mine["shard"].tolist())
-            assert len(shards) <= 1, f"incarnation {one.number} wrote into shards {shards}"
-            store = folder / f"store-{one.number}"
-            named = store.read_text().rpartition("-")[2] if store.exists() else ""
-            self.shard[one.number] = shards.pop() if shards else int(named) if named.isdigit() else -1
+            moves = one.moves
             self.steps[one.number] = np.bincount(mine["sequence"], minlength=sent)
-            self.missing[one.number] = int((self.steps[one.number][:confirmed] == 0).sum())
+            missing = np.flatnonzero(self.steps[one.number][:confirmed] == 0).tolist()
+            self.missing[one.number] = [_shards_of(step, moves) for step in missing]
             self.sent, self.confirmed = self.sent + sent, self.confirmed + confirmed
         strangers = set(items["incarnation"].tolist()) - self.steps.keys()
         assert not strangers, f"steps of incarnations that there were not: {strangers}"
@@ -47,12 +42,12 @@ class Account:
         self.logs = logs
 
     def missing_of(self, shards: set[int]) -> int:
-        """How many confirmed steps of those shards have not come."""
-        return sum(count for number, count in self.missing.items() if self.shard[number] in shards)
+        """How many confirmed steps have not come that may have been in one of those shards."""
+        return sum(bool(found & shards) for missing in self.missing.values() for found in missing)
 
     def missing_elsewhere(self, shards: set[int]) -> int:
-        """The same of all other shards."""
-        return sum(self.missing.values()) - self.missing_of(shards)
+        """How many that were in none of them."""
+        return sum(map(len, self.missing.values())) - self.missing_of(shards)
 
     def settle(self, lost: set[int], learners: int, cut: int) -> dict[str, int]:
         """At the end: fails if a step is lost that may not be, or doubled.
@@ -77,3 +72,9 @@ class Account:
         assert missing <= 2 * QUEUED * learners, f"{missing} steps are lost, and {learners} learners were killed"
         assert self.twice <= QUEUED * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
         return figures
+
+
+def _shards_of(step: int, moves: list[tuple[int, int]]) -> set[int]:
+    """Which shards a step may be in: that of its block; and the one before, if the writer moved in that block."""
+    before = [(first, shard) for first, shard in moves if first <= step]
+    return {shard for _, shard in before[-1:]} | {shard for _, shard in before[-2:-1] if step < before[-1][0] + MANY}

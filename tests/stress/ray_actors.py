@@ -52,12 +52,30 @@ class Notes:
 
     def __init__(self, path: Path) -> None:
         self.number = int(path.name.partition("-")[2])
+        self._moves = path.with_name(f"moves-{self.number}")
         self._words = np.memmap(path, np.int64, "r+", shape=(4,))
 
     worker = property(lambda self: int(self._words[0]))
     sent = property(lambda self: int(self._words[1]))
     confirmed = property(lambda self: int(self._words[2]))
     version = property(lambda self: int(self._words[3]))
+
+    def wrote_into(self, shard: int, first: int) -> None:
+        """Writes down that the steps of a block, and those that follow, went into that shard, if that is new.
+
+        If the writer has moved while it wrote the block, some of it went into the one before.
+        """
+        if not self.moves or self.moves[-1][1] != shard:
+            with open(self._moves, "a") as file:
+                file.write(f"{first} {shard}\n")
+
+    @property
+    def moves(self) -> list[tuple[int, int]]:
+        """The first step of a block, and the shard that the writer had after it; each time that was another one."""
+        if not self._moves.exists():
+            return []
+        pairs = (line.split() for line in self._moves.read_text().splitlines())
+        return [(int(first), int(shard)) for first, shard in pairs]
 
     def note(self, **words: int) -> None:
         """Writes words down."""
@@ -97,7 +115,7 @@ def write(writer: Any, i: int, folder: Path) -> None:
     """A worker: sends stamped steps, and looks at the weights, until it is to stop."""
     notes, sent, step = Notes.make(folder), 0, stamped.example()
     notes.note(worker=i)
-    (folder / f"store-{notes.number}").write_text(str(getattr(writer, "name", "")))
+    notes.wrote_into(writer.shard, 0)
     with writer.subscriber(PARAMS, _WEIGHTS) as weights:
         while not has_said(folder, "stop"):
             for _ in range(MANY):
@@ -107,6 +125,7 @@ def write(writer: Any, i: int, folder: Path) -> None:
                 writer.add(step, {"queued": 1.0, "drawn": priority(sent - 1)})
             writer.flush()
             notes.note(confirmed=sent)
+            notes.wrote_into(writer.shard, sent - MANY)
             before = weights.version
             if weights.poll():
                 with weights.lease() as params:

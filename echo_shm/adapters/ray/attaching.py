@@ -21,8 +21,8 @@ _GRACE = 30.0
 _RECONNECT = 10.0
 
 
-def attach(setup: Setup, node: str, places: Sequence[Place]) -> ReplayClient:
-    """A way into the shard of :func:`where`. If its process is dead, Ray starts it again, and this waits for it.
+def attach(setup: Setup, node: str, places: Sequence[Place]) -> tuple[Place, ReplayClient]:
+    """The shard of :func:`where`, and a way into it. If its process is dead, this waits until Ray has started it again.
 
     Raises:
         SpecMismatchError: The example differs.
@@ -35,7 +35,7 @@ def attach(setup: Setup, node: str, places: Sequence[Place]) -> ReplayClient:
         failure: Exception = ConnectionClosedError(f"{setup.name} has no shard that could be written into")
         try:
             if place is not None:
-                return setup.client(place, node, reconnect=_RECONNECT)
+                return place, setup.client(place, node, reconnect=_RECONNECT)
         except (ConnectionClosedError, OSError) as error:
             failure = error
         if time.monotonic() - started > _GRACE:

@@ -5,7 +5,6 @@ actor is killed, Ray starts it again with nothing, and the keeper and the shards
 it to go on with what it knows.
 """
 
-import contextlib
 import threading
 import time
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import ray
 
+from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.weights import Offer, Offers
 from echo_shm.replay import TableInfo
 
@@ -138,6 +138,11 @@ class Look:
         return 0.0 if found is None else found[1] + time.monotonic() - self.at
 
 
+def pause_of(mass_age: float) -> float:
+    """Seconds between two reports of a shard, and between two looks: a shard that lives is never absent."""
+    return min(mass_age / 2, ABSENT / 3)
+
+
 class Directory:
     """The actor."""
 
@@ -177,14 +182,15 @@ class Watch:
 
     Args:
         directory: The actor.
-        every: Seconds between two questions.
+        mass_age: Of the replay.
         places: Where shards were when this process was told of the replay.
 
     """
 
-    def __init__(self, directory: Any, every: float, places: Sequence[Place]) -> None:
-        self._directory, self._every = directory, every
+    def __init__(self, directory: Any, mass_age: float, places: Sequence[Place]) -> None:
+        self._directory, self._every, self._node = directory, pause_of(mass_age), nodes.here()
         self._look = Look(Roster(0, tuple(places)), {})
+        self._is_closed = False
         self._changed = threading.Condition()
         self._ended = False
         threading.Thread(target=self._run, name="watch", daemon=True).start()
@@ -192,11 +198,17 @@ class Watch:
     def _run(self) -> None:
         while not self._ended:
             began = time.monotonic()
-            if not ray.is_initialized():  # a call would connect this process to any cluster that it finds
+            if not nodes.is_connected(self._node):
+                self._close()
                 return
-            with contextlib.suppress(ray.exceptions.RayError):  # it is killed, or this node is cut off: asked again
+            try:
                 roster, reports = ray.get(self._directory.look.remote(), timeout=ABSENT)
                 self._take(Look(roster, reports))
+            except ray.exceptions.ActorDiedError:  # for good: its owner has closed it, or has ended
+                self._close()
+                return
+            except (ray.exceptions.RayError, ValueError):  # it is killed, or this node is cut off: asked again
+                pass
             with self._changed:
                 self._changed.wait_for(lambda: self._ended, max(0.0, began + self._every - time.monotonic()))
 
@@ -226,8 +238,16 @@ class Watch:
             self._changed.wait_for(lambda: self._look is not after or self._ended, timeout)
             return self._look
 
-    def close(self) -> None:
-        """Ends the thread."""
+    @property
+    def closed(self) -> bool:
+        """Whether the replay is closed, its owner has ended, or this process has left Ray."""
+        return self._is_closed
+
+    def _close(self) -> None:
         with self._changed:
-            self._ended = True
+            self._ended = self._is_closed = True
             self._changed.notify_all()
+
+    def close(self) -> None:
+        """Ends the thread, for who needs to know no more."""
+        self._close()

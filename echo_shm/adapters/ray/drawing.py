@@ -58,18 +58,21 @@ class ShardsOfTable:
         return ShardSource(self._clients, where, self._table)
 
 
-def batches(mixed: Mixer | Merger, timeout: float | None, check: Callable[[], None]) -> Iterator[RayBatch]:
-    """Yields batches, without end.
+def batches(
+    mixed: Mixer | Merger, timeout: float | None, check: Callable[[], None], watch: Watch
+) -> Iterator[RayBatch]:
+    """Yields batches, until the replay is closed.
 
     Args:
         mixed: Where they come from.
         timeout: It ends once nothing came for so many seconds; None: no limit.
         check: Called now and then: raises what is to end it.
+        watch: Says whether the replay is closed.
 
     """
     waits_since = looked = time.monotonic()
     try:
-        while True:
+        while not watch.closed:
             box = [mixed.next()]
             now = time.monotonic()
             if now - looked > _WORKERS:

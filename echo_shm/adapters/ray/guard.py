@@ -5,8 +5,10 @@ replay, of a ring, or of weights outlives their process, and removes them once n
 """
 
 import contextlib
+import glob
 import os
 import shutil
+import stat
 import subprocess
 import sys
 import time
@@ -30,12 +32,12 @@ _PROGRAM = (
 )
 
 
-def watch(name: str, patience: float = PATIENCE, folder: str = "") -> None:
-    """Starts the guard of that replay, or ring, and of its weights; and of a folder that this process uses for a while.
+def watch(name: str, patience: float = PATIENCE, prefix: str = "") -> None:
+    """Starts the guard of that replay, or ring, and of its weights; and of folders that this process uses for a while.
 
-    It ends when they are gone.
+    There need be nothing of it yet. The guard ends when all is gone that was there, or this process if nothing was.
     """
-    words = [f"echo_shm guard of {name}", __file__, name, str(patience), folder, str(os.getpid())]
+    words = [f"echo_shm guard of {name}", __file__, name, str(patience), prefix, str(os.getpid())]
     subprocess.run(
         [sys.executable, "-I", "-c", _PROGRAM, *words, *sys.path],
         stdin=subprocess.DEVNULL,
@@ -45,31 +47,44 @@ def watch(name: str, patience: float = PATIENCE, folder: str = "") -> None:
     )
 
 
-def main(name: str, patience: float, folder: str, pid: int) -> None:
+def main(name: str, patience: float, prefix: str, pid: int) -> None:
     """Waits until all of that name is gone, or its process has been dead for so many seconds, and removes it then.
 
     Args:
         name: Of the replay, or ring.
         patience: Seconds.
-        folder: Used by that process, or by the next one of that name; empty: there is none.
+        prefix: Of folders that are used by that process, or by the next one of that name; empty: there are none.
         pid: The process's.
 
     """
     alone_since: float | None = None
+    has_been = False
     while True:
-        parts = [one for one in (name, name + WEIGHTS) if _exists(one)]
-        has_folder = os.path.isdir(folder)
-        if not parts and not has_folder:
+        parts, there = [one for one in (name, name + WEIGHTS) if _exists(one)], folders(prefix)
+        lives = os.path.exists(f"/proc/{pid}")
+        if not parts and not there and (has_been or not lives):
             return
+        has_been = has_been or bool(parts)
         now = time.monotonic()
-        alive = any(map(_is_alive, parts)) or (has_folder and os.path.exists(f"/proc/{pid}"))
+        alive = any(map(_is_alive, parts)) or (lives and not (parts and not there))
         alone_since = None if alive else alone_since or now
         if alone_since is not None and now - alone_since > patience:
             for one in parts:
                 _remove(one)  # unless somebody goes on with it after all
-            if has_folder:
+            for folder in there:
                 shutil.rmtree(folder, ignore_errors=True)
         time.sleep(_NAP)
+
+
+def folders(prefix: str) -> list[str]:
+    """This user's directories whose paths begin so. Anybody may have made others."""
+    found = []
+    for path in glob.glob(glob.escape(prefix) + "*") if prefix else []:
+        with contextlib.suppress(FileNotFoundError):
+            status = os.lstat(path)
+            if stat.S_ISDIR(status.st_mode) and status.st_uid == os.geteuid():
+                found.append(path)
+    return found
 
 
 def _exists(name: str) -> bool:

@@ -4,7 +4,7 @@ The old shard's actor listens. The new one's connects to it, and gets a tar arch
 proves to the other that it has the private key of the replay, and TLS encrypts what is sent. Ray hands out where the
 old shard listens, and what its files are, but not their bytes.
 
-The files lie in a directory of this machine's for temporary files on each side, whose name follows from the shard's. An
+The files lie in a directory of this machine's for temporary files on each side, whose name begins with the shard's. An
 actor that was killed leaves it behind, and the next one of that shard removes it; or the guard of its store does.
 """
 
@@ -20,6 +20,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from echo_shm.adapters.ray import guard
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.errors import EchoShmError
 
@@ -41,27 +42,26 @@ class Origin(NamedTuple):
     files: dict[str, int]
 
 
-def folder_of(name: str) -> Path:
-    """Where the files of the shard with that store lie meanwhile, on each side."""
-    return Path(tempfile.gettempdir(), f"echo_shm-{name}")
+def prefix_of(name: str) -> str:
+    """How the directories' paths begin in which files of the shard with that store lie meanwhile, on each side."""
+    return os.path.join(tempfile.gettempdir(), f"echo_shm-{name}.")
 
 
 @contextlib.contextmanager
 def new_folder(name: str) -> Iterator[Path]:
-    """An empty directory of that name, for this user alone. It is removed in the end."""
-    folder = folder_of(name)
-    remove(folder)
-    folder.mkdir(mode=0o700)
+    """An empty directory, for this user alone. It is removed in the end."""
+    start = Path(prefix_of(name))
+    folder = Path(tempfile.mkdtemp(prefix=start.name, dir=start.parent))
     try:
         yield folder
     finally:
-        remove(folder)
+        shutil.rmtree(folder, ignore_errors=True)
 
 
-def remove(folder: Path) -> None:
-    """Removes what an actor has left, if anything."""
-    with contextlib.suppress(FileNotFoundError):
-        shutil.rmtree(folder)
+def remove_all(name: str) -> None:
+    """Removes what killed actors of that shard have left."""
+    for folder in guard.folders(prefix_of(name)):
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def files_of(folder: Path) -> dict[str, int]:

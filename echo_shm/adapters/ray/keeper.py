@@ -8,6 +8,7 @@ only one that does, so shards' numbers and incarnations are counted here. With i
 import contextlib
 import logging
 import threading
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -53,6 +54,10 @@ class Keeper:
         self._seen = {one.id for one in found}  # nodes that have a shard, or cannot have one
         self._kept: dict[Place, list[str]] = {}  # what could not be handed over, and which nodes there were then
         self._absent: set[int] = set()
+        #: What shards that are absent were asked; and since when an actor is dead that Ray does not start again.
+        self._asked: dict[Place, Any] = {}
+        self._dead_since: dict[Place, float] = {}
+        self._node = nodes.here()
         self._ended = threading.Event()
         options = {**nodes.on(nodes.here()), "max_restarts": -1, "name": setup.name, "namespace": NAMESPACE}
         try:
@@ -64,13 +69,16 @@ class Keeper:
         try:
             places = [self._start(self._place(number, one)) for number, one in enumerate(found)]
             ray.get([self._actors[one.number].report.remote() for one in places])
+        except ray.exceptions.RayTaskError as error:
+            self.close()
+            raise error.cause from None
         except BaseException:
             self.close()
             raise
         self._next = len(places)
         self._write(places=tuple(places))
         self._publish()  # before anybody asks
-        self.watch = Watch(self._directory, setup.mass_age / 2, places)
+        self.watch = Watch(self._directory, setup.mass_age, places)
         self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
         self._thread.start()
 
@@ -100,6 +108,8 @@ class Keeper:
 
     def _run(self) -> None:
         while not self._ended.wait(_EVERY):
+            if not nodes.is_connected(self._node):
+                return  # with Ray all shards have ended
             try:
                 self._look()
             except Exception as error:  # the cluster's head may be away; whatever it is, shards need their keeper
@@ -109,12 +119,16 @@ class Keeper:
         alive, leaving = nodes.alive(), nodes.draining()
         look = self.watch.look
         self._say_absent(look)
+        staying = {node: host for node, host in alive.items() if node not in leaving}
         gone = [one for one in self._roster.places if one.node not in alive]
         if gone:
-            self._lose(gone, look, {node: host for node, host in alive.items() if node not in leaving})
+            self._lose(gone, look, staying, "its node is gone")
+        for place in [one for one in self._roster.places if look.is_absent(one.number)]:
+            if self._is_dead(place):
+                self._revive(place, look, staying)
         for place in self._roster.places:
             if place.node in leaving and place.node in alive:
-                self._hand_over(place, {node: host for node, host in alive.items() if node not in leaving})
+                self._hand_over(place, staying)
         if self._setup.per_node:
             for node in [one for one in alive if one not in self._seen and one not in leaving]:
                 self._seen.add(node)
@@ -143,6 +157,7 @@ class Keeper:
             (asked,) = nodes.ask([(node, host)])
         except EchoShmError as error:
             _log.warning("%s: a node that has joined gets no shard: %s", self._setup.name, error)
+            self._write(places=self._roster.places)
             return
         place = self._place(self._next, asked)
         self._next += 1
@@ -156,7 +171,46 @@ class Keeper:
             return
         self._write(places=self._roster.places)  # that it gets none
 
-    def _lose(self, gone: list[Place], look: Look, alive: Mapping[str, str]) -> None:
+    def _is_dead(self, place: Place) -> bool:
+        """Whether Ray has given up a shard's actor although its node lives: it could not be started again.
+
+        It is asked, and the answer is looked at later: the link of its node may be cut.
+        """
+        asked = self._asked.pop(place, None)
+        if asked is not None:
+            done, _ = ray.wait([asked], timeout=0)
+            if not done:
+                self._asked[place] = asked
+                return False
+            try:
+                ray.get(asked)
+            except ray.exceptions.ActorDiedError:
+                return True
+            except (ray.exceptions.RayError, EchoShmError):
+                pass
+        actor = self._actors.get(place.number)
+        if actor is None:  # the last attempt to make it again has failed
+            return True
+        self._asked[place] = actor.report.remote()
+        return False
+
+    def _revive(self, place: Place, look: Look, alive: Mapping[str, str]) -> None:
+        """A new actor goes on with a shard's store on its node. If none can until its guard removes it, it is lost."""
+        now = time.monotonic()
+        since = self._dead_since.setdefault(place, now)
+        with contextlib.suppress(EchoShmError):
+            (asked,) = nodes.ask([(place.node, place.host)])
+            again = place._replace(port=asked.port)
+            if self._make(again):
+                del self._dead_since[place]
+                self._write(places=tuple(again if one == place else one for one in self._roster.places))
+                _log.warning("%s: shard %d has a new process", self._setup.name, place.number)
+                return
+        if now - since > self._setup.patience / 2:
+            del self._dead_since[place]
+            self._lose([place], look, alive, "its process cannot be started again")
+
+    def _lose(self, gone: list[Place], look: Look, alive: Mapping[str, str], why: str) -> None:
         """Nodes have died. Their shards go, or come back elsewhere with what is left of them."""
         left = tuple(one for one in self._roster.places if one not in gone)
         self._write(places=left)
@@ -165,24 +219,29 @@ class Keeper:
             self._end(place.number)
             found = look.reports.get(place.number)
             report = None if found is None else found[0]
-            back = self._bring_back(place, alive)
-            loss = _loss(place, report, restored=back is not None)
-            self._say_lost(loss, len(left))
-            self._limits.lose(place.number, report if back is None else None)
+            back, again = self._bring_back(place, alive)
+            loss = _loss(place, report, restored=again is not None)
+            self._say_lost(loss, len(left), why)
+            self._limits.lose(place.number, report, again)
             places = self._roster.places if back is None else (*self._roster.places, back)
             self._write(places=places, losses=(*self._roster.losses, loss))
 
-    def _bring_back(self, place: Place, alive: Mapping[str, str]) -> Place | None:
-        """The shard again, on the node with the fewest; None: nothing of it is left."""
+    def _bring_back(self, place: Place, alive: Mapping[str, str]) -> tuple[Place | None, Report | None]:
+        """The shard again, on the node with the fewest, and what it says; None: nothing of it is left.
+
+        Where checkpoints are to be, and there is none yet, it comes back empty.
+        """
         if self._setup.store is None and self._setup.checkpoints is None:
-            return None
+            return None, None
         for node in self._by_shards(alive):
-            with contextlib.suppress(EchoShmError):
+            with contextlib.suppress(EchoShmError, ray.exceptions.RayError):
                 (asked,) = nodes.ask([(node, alive[node])])
                 moved = self._place(place.number, asked, place.incarnation + 1)
                 if self._make(moved):
-                    return moved
-        return None
+                    actor = self._actors[place.number]
+                    report, is_new = ray.get([actor.report.remote(), actor.is_new.remote()])
+                    return moved, None if is_new else report
+        return None, None
 
     def _by_shards(self, alive: Mapping[str, str]) -> list[str]:
         """Nodes, those with the fewest shards first."""
@@ -202,7 +261,7 @@ class Keeper:
             return
         old = self._actors[place.number]
         moved = self._move(place, others, alive, old) if others else None
-        self._limits.lose(place.number, None)
+        self._limits.move(place.number)
         if moved is None:
             self._kept[place] = others
             self._write(places=self._roster.places)
@@ -253,13 +312,13 @@ class Keeper:
                     return moved
         return None
 
-    def _say_lost(self, loss: Loss, left: int) -> None:
+    def _say_lost(self, loss: Loss, left: int, why: str) -> None:
         what = "nothing is known of what it held" if loss.num_steps < 0 else f"it held {loss.num_steps:,} steps"
         items = ", ".join(f"{size:,} items of table {name!r}" for name, size in loss.tables.items())
         after = "it goes on elsewhere with what its store has" if loss.restored else "they are lost"
         _log.warning(
-            "%s: node %s (%s) is gone, and with it shard %d: %s%s; %s; %d other shards go on",
-            *(self._setup.name, loss.node, loss.host, loss.number, what, items and f", {items}", after, left),
+            "%s: shard %d on node %s (%s) is gone, because %s: %s%s; %s; %d other shards go on",
+            *(self._setup.name, loss.number, loss.node, loss.host, why, what, items and f", {items}", after, left),
         )
 
     # -- the directory
@@ -304,6 +363,8 @@ class Keeper:
         if hasattr(self, "_thread"):
             self._thread.join()
             self.watch.close()
+        if not nodes.is_connected(self._node):
+            return  # with Ray all actors have ended
         closing = [actor.close.remote() for actor in self._actors.values()]
         if closing:
             ray.wait(closing, num_returns=len(closing), timeout=patience)

@@ -34,18 +34,26 @@ class Limits:
         """Whether the limiters can be divided among so many."""
         return all(one.max_diff - one.min_diff >= shards * (1 + one.ratio) for one in self._limited.values())
 
-    def lose(self, number: int, report: Report | None) -> None:
-        """A shard is gone, or comes back elsewhere.
+    def move(self, number: int) -> None:
+        """A shard goes on elsewhere, with all that it did: it has no bounds there yet."""
+        for name in self._limited:
+            self._bounds[name].pop(number, None)
+
+    def lose(self, number: int, report: Report | None, again: Report | None) -> None:
+        """A shard is gone. What it did counts on.
 
         Args:
             number: The shard's.
-            report: What it did counts on; None: it comes back, and says itself what it did.
+            report: What it said last; None: nothing.
+            again: What it says now that has come back in its place, with what a store or a checkpoint had of it; None:
+                it is gone for good, or has begun anew.
 
         """
+        self.move(number)
         for name in self._limited:
-            self._bounds[name].pop(number, None)
-            if report is not None:
-                self._before[name] += _diff(report.tables[name])
+            for sign, one in ((1, report), (-1, again)):
+                if one is not None:
+                    self._before[name] += sign * _diff(one.tables[name])
 
     def divide(self, look: Look, actors: Mapping[int, Any]) -> None:
         """Divides them by what shards did, and will do."""

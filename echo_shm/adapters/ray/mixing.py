@@ -64,9 +64,10 @@ class Drawn:
         """Whether there is an item to take, as :meth:`take` takes it."""
         if self.batch is None or self._used == len(self.batch.key):
             self.batch = None  # its place is taken until nothing refers to it
-            # A power of two, so that there are few different ones; changed only where it is far off.
-            wanted = most if whole else 1 << max(0, most.bit_length() - 1)
-            if not (self._size == wanted if whole else wanted / 4 < self._size <= 2 * wanted):
+            # A power of four, so that there are few different ones: each has a ring of its own, and a shard has room
+            # for 32. It is changed only where it is far off.
+            wanted = most if whole else 4 ** (max(0, most.bit_length() - 1) // 2)
+            if not (self._size == wanted if whole else wanted / 4 < self._size <= 4 * wanted):
                 self._size = wanted
                 self._source.ask(wanted, self._n if whole and wanted == 1 else PREFETCH)
             self.batch, self._used = self._source.next(), 0

@@ -49,6 +49,20 @@ def here() -> str:
     return str(ray.get_runtime_context().get_node_id())
 
 
+def is_connected(node: str) -> bool:
+    """Whether this process is still what it was on that node, and has not left Ray, nor gone to another cluster.
+
+    A call of Ray's would connect it to any cluster that it finds, or start one.
+    """
+    return ray.is_initialized() and here() == node
+
+
+def check_started() -> None:
+    """Raises EchoShmError if this process has not called ``ray.init()``."""
+    if not ray.is_initialized():
+        raise EchoShmError("Ray has not been started in this process: call ray.init() first")
+
+
 def alive() -> dict[str, str]:
     """The nodes that live: their addresses, by their ids."""
     return {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}

@@ -12,7 +12,6 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
-import ray
 
 from echo_shm.adapters.ray import budgets, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
@@ -66,20 +65,19 @@ class RayReplay:
             whose node died goes on elsewhere, and a new replay finds what an earlier one has left there.
         checkpoints: A directory that all nodes see, for :meth:`checkpoint`: a shard whose node died is restored
             elsewhere from its last one. None: such a shard is lost.
-        seed: Of what is drawn.
+        seed: Of what a shard draws. Which shard an item is of has no seed.
         mass_age: Shards are chosen by masses that are no older than so many seconds.
 
     Raises:
         ValueError, TypeError: As for :class:`~echo_shm.replay.Replay`; or a table has what shards cannot have.
         SegmentError: A node has too little shared memory.
-        EchoShmError: A node has another version of echo_shm or Python.
+        EchoShmError: A node has another version of echo_shm or Python, or Ray has not been started.
 
     """
 
     #: How long a killed shard may take to be there again (seconds).
     _patience = guard.PATIENCE
     _keeper: Keeper | None
-    _watch: Watch | None
 
     def __init__(
         self,
@@ -94,11 +92,12 @@ class RayReplay:
         seed: int = 0,
         mass_age: float = 1.0,
     ) -> None:
+        nodes.check_started()
         capacity, mass_age = integer("capacity", capacity, 1), above_zero("mass_age", mass_age)
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else list(tables)
         check_tables(tables)
-        folders = [None if one in (None, "shm") else os.path.abspath(one) for one in (store, checkpoints)]
+        folders = [_folder("store", None if store == "shm" else store), _folder("checkpoints", checkpoints)]
         spec, chosen = Spec.from_example(example), checks.with_those_before(checks.chosen_nodes(shards), folders)
         for table in tables:
             checks.table(table, len(chosen))
@@ -128,24 +127,31 @@ class RayReplay:
             (),
         )
         self._keeper = Keeper(self._setup, keys, Limits(tables), found)
-        self._watch = self._keeper.watch
-        self._end = weakref.finalize(self, _close, self._keeper, self._clients, self._groups)
+        self._watches.append(self._keeper.watch)
+        self._finally(self._keeper)
 
     def _join(self, setup: Setup, places: tuple[Place, ...]) -> None:
         """What every process has of its own."""
         self._setup, self._places = setup, places
         self._tables = {table.name: table for table in setup.tables}
-        self._node = nodes.here()
-        self._clients = Clients(lambda place: setup.client(place, self._node, reconnect=_GRACE, timeout=ABSENT))
+        node = self._node = nodes.here()
+        self._clients = Clients(lambda place: setup.client(place, node, reconnect=_GRACE, timeout=ABSENT))
         self._groups: list[RayWorkers] = []
         self._left: dict[str, deque[Left]] = {}
-        self._keeper, self._watch = None, None
+        self._watches: list[Watch] = []  # one, once this process has asked for something
+        self._keeper = None
+        self._is_closed = False
+
+    def _finally(self, keeper: Keeper | None) -> None:
+        """What happens when it is closed, or collected. Nothing there refers to this object."""
+        parts = self._clients, self._groups, self._watches, self._node
+        self._end = weakref.finalize(self, _close, keeper, *parts)
 
     @classmethod
     def _attach(cls, setup: Setup, places: tuple[Place, ...]) -> "RayReplay":
         self = cls.__new__(cls)
         self._join(setup, places)
-        self._end = weakref.finalize(self, _close, None, self._clients, self._groups)
+        self._finally(None)
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -153,14 +159,23 @@ class RayReplay:
 
     def _look(self) -> Look:
         """What the directory said last. A process that only pickles a replay asks it nothing."""
-        if self._watch is None:
-            return Look(Roster(0, self._places), {})
-        return self._watch.look
+        return self._watches[0].look if self._watches else Look(Roster(0, self._places), {})
 
     def _watching(self) -> Watch:
-        if self._watch is None:
-            self._watch = Watch(self._setup.directory, self._setup.mass_age / 2, self._places)
-        return self._watch
+        self._check_open()
+        if not self._watches:
+            try:
+                self._watches.append(Watch(self._setup.directory, self._setup.mass_age, self._places))
+            except ValueError:  # there is no such actor
+                raise ConnectionClosedError(f"{self._setup.name} is closed") from None
+        return self._watches[0]
+
+    def _check_open(self) -> None:
+        """Raises ConnectionClosedError if this replay is closed, or Ray has ended in this process."""
+        if self._is_closed or any(one.closed for one in self._watches):
+            raise ConnectionClosedError(f"{self._setup.name} is closed")
+        if not nodes.is_connected(self._node):
+            raise ConnectionClosedError(f"{self._setup.name}: Ray has ended in this process, and the replay with it")
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -205,6 +220,7 @@ class RayReplay:
             The workers. A failed worker's exception is raised by the next batch, or by ``join()``.
 
         """
+        self._check_open()
         group = RayWorkers(self._setup, self._look().roster.places, fn, n, per_worker_args, num_cpus, restart, options)
         self._groups.append(group)
         return group
@@ -218,12 +234,13 @@ class RayReplay:
             ConnectionClosedError, OSError: The replay is closed, or no shard could be reached for half a minute.
 
         """
+        self._check_open()
         return RayWriter(self._setup, self._look().roster.places)
 
     # -- learners
 
     def dataset_iter(self, n: int, table: str | None = None, timeout: float | None = None) -> Iterator[RayBatch]:
-        """Yields batches of n items, drawn from all shards as from one table, without end.
+        """Yields batches of n items, drawn from all shards as from one table, until the replay is closed.
 
         The shards draw ahead. What lies in the shared memory of this node, and makes up a whole batch, comes without a
         copy; its arrays are to be used as those of :meth:`ReplayClient.dataset_iter`.
@@ -238,6 +255,8 @@ class RayReplay:
 
         Raises:
             ValueError: The table is unknown, or n is out of range.
+            ConnectionClosedError: The replay was closed before.
+            SegmentError: A shard cannot make a ring for such batches. The message says why.
             Exception: What a worker raised.
 
         """
@@ -245,12 +264,17 @@ class RayReplay:
         sampler, least = self._tables[name].sampler, self._setup.least[name]
         singly = self._tables[name].max_times_sampled > 0
         left = self._left.setdefault(name, deque()) if singly else None
-        shards = ShardsOfTable(self._watching(), self._clients, name)
+        watch = self._watching()
+        shards = ShardsOfTable(watch, self._clients, name)
         if isinstance(sampler, ORDERED):
-            return batches(Merger(shards, n, sampler, least, singly=singly, left=left), timeout, self._check_workers)
+            return batches(
+                Merger(shards, n, sampler, least, singly=singly, left=left), timeout, self._check_workers, watch
+            )
         beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
-        random = np.random.default_rng(self._setup.seed)
-        return batches(Mixer(shards, n, beta, least, random, singly=singly, left=left), timeout, self._check_workers)
+        random = np.random.default_rng()  # learners that chose the same shards would not be independent
+        return batches(
+            Mixer(shards, n, beta, least, random, singly=singly, left=left), timeout, self._check_workers, watch
+        )
 
     def _check_workers(self) -> None:
         """Raises what a worker of this process has raised."""
@@ -267,6 +291,7 @@ class RayReplay:
 
         Raises:
             ValueError: An argument is out of range.
+            ConnectionClosedError: The replay is closed.
 
         """
         name, given, values = self._name(table), _keys(keys), np.asarray(priorities)
@@ -328,6 +353,7 @@ class RayReplay:
             TypeError, ValueError, SegmentError, SpecMismatchError: As for :class:`RayPublisher`.
 
         """
+        self._check_open()
         name, host = f"{self._setup.name}-weights-{uuid.uuid4().hex[:8]}", nodes.alive()[self._node]
         return RayPublisher(params, name, self._node, host, announcing(self._setup.directory))
 
@@ -348,6 +374,7 @@ class RayReplay:
             SegmentError: As for :meth:`Replay.checkpoint`.
 
         """
+        self._check_open()
         if self._keeper is None:
             raise EchoShmError("checkpoint: the process that made the replay writes checkpoints; this is another one")
         where = self._setup.checkpoints if path is None else os.path.abspath(path)
@@ -359,9 +386,7 @@ class RayReplay:
 
     def close(self) -> None:
         """Stops the workers, and, in the process that made it, removes all shards. Idempotent."""
-        self._keeper = None
-        if self._watch is not None:
-            self._watch.close()
+        self._is_closed = True
         self._end()
 
     def __enter__(self) -> "RayReplay":
@@ -381,15 +406,26 @@ class RayReplay:
         return table
 
 
-def _close(keeper: Keeper | None, clients: Clients, groups: list[RayWorkers]) -> None:
+def _close(keeper: Keeper | None, clients: Clients, groups: list[RayWorkers], watches: list[Watch], node: str) -> None:
     """Ends what a process has of a replay; with its keeper, all of it."""
     with contextlib.ExitStack() as ending:
-        if ray.is_initialized():  # else Ray has ended, and with it all actors: the guards remove what is left
-            if keeper is not None:
-                ending.callback(keeper.close)
+        if keeper is not None:
+            ending.callback(keeper.close)
+        if nodes.is_connected(node):  # else Ray has ended, and with it all workers
             for group in groups:
                 ending.callback(group.stop)
+        for watch in watches:
+            ending.callback(watch.close)
         ending.callback(clients.close)
+
+
+def _folder(what: str, given: str | os.PathLike[str] | None) -> str | None:
+    """The whole path of a directory that somebody has given."""
+    if given is None:
+        return None
+    if not os.fspath(given):
+        raise ValueError(f"{what}={given!r}: use the path of a directory that all nodes see")
+    return os.path.abspath(given)
 
 
 def _keys(keys: object) -> npt.NDArray[np.void]:

@@ -15,12 +15,12 @@ from typing import Any
 import ray
 
 from echo_shm.adapters.ray import budgets, guard, handing
-from echo_shm.adapters.ray.directory import NAMESPACE, Place, Report
+from echo_shm.adapters.ray.directory import NAMESPACE, Place, Report, pause_of
 from echo_shm.adapters.ray.handing import Origin
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.metrics import Metrics
 from echo_shm.adapters.ray.weights import Relay
-from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import Replay, ReplayClient, Table, TableInfo
 from echo_shm.replay.sources import end_left
@@ -104,8 +104,16 @@ class Shard:
         self._setup, self._place, self._keys = setup, place, keys
         self._name, self._folder = setup.store_of(place), setup.folder_of(place.number)
         self._leaving = contextlib.ExitStack()
-        handing.remove(handing.folder_of(self._name))
-        self._replay = self._opened(origin)
+        self._is_new = False
+        self._refusal: EchoShmError | None = None
+        handing.remove_all(self._name)
+        try:
+            self._replay = self._opened(origin)
+        except EchoShmError as error:
+            if ray.get_runtime_context().was_current_actor_reconstructed:
+                raise  # the keeper sees that this actor is dead, and makes another one
+            self._refusal = error  # the keeper asks for it: an error of a constructor reaches nobody as what it is
+            return
         if self._replay._rings.are_shut:  # the one before was killed while it left
             for table in setup.tables:
                 if budgets.is_limited(table.rate_limiter):
@@ -131,18 +139,18 @@ class Shard:
         except SegmentError as error:
             if error.errno != errno.ENOENT:
                 raise
+        self._guard()  # before there is anything: this process may be killed while it makes it
         if origin is not None and not self._is_known():
             replay = self._received(transport, origin)
         else:
             replay = self._made(transport, self._name, self._folder)
-            self._guard()
         self._hold(replay)
         return replay
 
     def _guard(self) -> None:
         """Has a process remove what this one leaves in shared memory, and of files that are handed over."""
-        folder = str(handing.folder_of(self._name)) if self._folder is None else ""
-        guard.watch(self._name, self._setup.patience, folder)  # a store in files has its rings in shared memory, too
+        prefix = handing.prefix_of(self._name) if self._folder is None else ""
+        guard.watch(self._name, self._setup.patience, prefix)  # a store in files has its rings in shared memory, too
 
     def _is_known(self) -> bool:
         """Whether the keeper has written this shard down. Until then it is nothing but what the old one sends."""
@@ -152,7 +160,6 @@ class Shard:
     def _received(self, transport: TcpTransport, origin: Origin) -> Replay:
         """What the old shard sends."""
         with handing.new_folder(self._name) as folder:
-            self._guard()
             handing.receive(origin, folder, self._keys)
             return self._restored(transport, folder, self._name, "shm")
 
@@ -177,6 +184,7 @@ class Shard:
             with contextlib.suppress(FileNotFoundError):
                 if any(path.iterdir()):
                     return self._restored(transport, path, name, store)
+        self._is_new = True
         return Replay(
             setup.example,
             setup.capacity,
@@ -194,7 +202,7 @@ class Shard:
         said: list[Any] = []
         pause = 0.0
         while not self._ended.wait(pause):
-            pause = self._setup.mass_age / 2
+            pause = pause_of(self._setup.mass_age)
             done, said = ray.wait(said, timeout=0) if said else ([], [])
             # The directory may be being started again, or have no name yet; or this shard leaves.
             with contextlib.suppress(ray.exceptions.RayError, ValueError, ConnectionClosedError):
@@ -205,8 +213,19 @@ class Shard:
                     self._metrics.set(report)
                     said = [self._setup.directory.report.remote(report, self._relay.offer, self._relay.version)]
 
+    def is_new(self) -> bool:
+        """Whether nothing was there to go on with when it was made."""
+        return self._is_new
+
     def report(self) -> Report:
-        """What the shard says of itself now. It is the first that a new shard is asked."""
+        """What the shard says of itself now. It is the first that a new shard is asked.
+
+        Raises:
+            EchoShmError: It could not be made.
+
+        """
+        if self._refusal is not None:
+            raise self._refusal
         infos = {table.name: self.info(table.name) for table in self._setup.tables}
         return Report(
             self._place.number,
@@ -279,6 +298,8 @@ class Shard:
 
     def close(self) -> None:
         """Closes the replay, and removes its store if it is in shared memory."""
+        if self._refusal is not None:
+            return
         self._ended.set()
         self._leaving.close()
         self._relay.stop()

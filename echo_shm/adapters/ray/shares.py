@@ -64,8 +64,8 @@ class Shares:
         total = sum(chosen.values())
         self.share = {number: part / total for number, part in chosen.items() if part > 0}
         log_least = min((one.log_least for one in masses.values()), default=math.inf)
-        #: Of the least likely item.
-        self._least = math.exp(log_least - greatest) / total if self._by_weight and log_least < math.inf else 0.0
+        #: The logarithm of the probability of the least likely item, which float64 itself may not hold.
+        self._log_least = log_least - greatest - math.log(total) if self._by_weight else math.inf
         self._numbers, self._p = list(self.share), np.array(list(self.share.values()))
 
     def choose(self, random: np.random.Generator, n: int) -> npt.NDArray[np.int64]:
@@ -74,6 +74,7 @@ class Shares:
 
     def weights(self, probability: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
         """Importance weights of items by their probabilities among all: 1 for the least likely one, as in one table."""
-        if self._least == 0:
+        if math.isinf(self._log_least):
             return np.ones(len(probability))
-        return np.maximum(probability / self._least, 1.0) ** -self._beta
+        with np.errstate(divide="ignore"):  # one that has become 0 since is as likely as the least likely one
+            return np.exp(-self._beta * np.maximum(np.log(probability) - self._log_least, 0.0))

@@ -2,15 +2,20 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Callable, Generator
 from typing import Protocol
 
 from echo_shm.adapters.ray.directory import Place
-from echo_shm.errors import ConnectionClosedError
+from echo_shm.errors import ConnectionClosedError, SegmentError
+from echo_shm.net.client.connection import RefusedError
 from echo_shm.replay import Batch, ReplayClient
 
 #: How many batches a shard draws ahead.
 PREFETCH = 4
+
+#: How long a shard may refuse that is there (seconds).
+_REFUSED = 10.0
 
 #: How long one look for a batch takes at most: whoever waits must look at other shards, too (seconds).
 _PAUSE = 5e-3
@@ -86,6 +91,7 @@ class ShardSource:
         self._n, self._prefetch = 0, PREFETCH
         self._place = place()
         self._coming: Generator[Batch | None] | None = None
+        self._refused_since: float | None = None
 
     def ask(self, n: int, prefetch: int) -> None:
         """From now on batches of n items come, so many of them drawn ahead. What was drawn ahead so far goes back."""
@@ -93,18 +99,34 @@ class ShardSource:
         self._n, self._prefetch = n, prefetch
 
     def next(self) -> Batch | None:
-        """The next batch; None: there is none now."""
+        """The next batch; None: there is none now.
+
+        Raises:
+            SegmentError, RefusedError: The shard is there, and has refused for long: the message says why.
+
+        """
         if (place := self._where()) is not self._place and place != self._place:
             self.close()
             self._place = place
         try:
             if self._coming is None:
                 self._coming = self._clients.get(place)._polled(self._n, self._table, self._prefetch, _PAUSE)
-            return next(self._coming)
-        except (StopIteration, ConnectionClosedError, OSError):  # the shard's process or node, or the link
+            found = next(self._coming)
+        except (StopIteration, ConnectionClosedError, OSError) as error:  # the shard's process or node, or the link
             self._coming = None
             self._clients.drop(place)
+            if isinstance(error, SegmentError | RefusedError):
+                self._refused(error)
             return None
+        self._refused_since = None
+        return found
+
+    def _refused(self, error: OSError) -> None:
+        """Raises it if that is all that the shard has said for long. One that is being started refuses, too."""
+        now = time.monotonic()
+        self._refused_since = since = self._refused_since or now
+        if now - since > _REFUSED:
+            raise error
 
     def close(self) -> None:
         """Ends. What was drawn ahead goes back."""

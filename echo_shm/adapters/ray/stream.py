@@ -56,7 +56,7 @@ class RayStream(Closing):
 
     Raises:
         ValueError, TypeError: As for :class:`~echo_shm.Server`.
-        EchoShmError: A node has another version of echo_shm or Python.
+        EchoShmError: A node has another version of echo_shm or Python, or Ray has not been started.
 
     """
 
@@ -71,6 +71,7 @@ class RayStream(Closing):
         writable: bool = False,
         learner_grace: float | None = 60.0,
     ) -> None:
+        nodes.check_started()
         Spec.from_example(example)
         options = {
             "batch_size": integer("batch_size", batch_size, 1),
@@ -160,9 +161,8 @@ class RayStream(Closing):
 
     def _new(self, host: str) -> Server:
         name = f"{self._name}-{secrets.token_hex(4)}"
-        server = Server(self._example, transport=self._transport(host), name=name, **self._options)
-        guard.watch(name)
-        return server
+        guard.watch(name)  # before there is anything: this process may be killed while it makes it
+        return Server(self._example, transport=self._transport(host), name=name, **self._options)
 
     def _gone_on_with(self, node: str, host: str) -> Server | None:
         """The server of a ring of this node whose learner was killed, if there is one."""

@@ -288,9 +288,9 @@ class RayPublisher(Closing):
         self._announce = announce
         self._lock, self._closed = threading.Lock(), threading.Event()
         bridge = TcpTransport(0, host=host, authkey=keys.authkey, tls=keys.pem())
+        guard.watch(name)  # before there is anything: this process may be killed while it makes it
         self._ring = Server(_NOTHING, 1, bridge, num_buffers=1, name=name)
         try:
-            guard.watch(name)
             # Bridges copy, and take no lease. The relay of this node has one at a time.
             self._publisher = self._ring.publisher(params, max_leases=1)
             self._ring.start()

@@ -5,8 +5,9 @@ caller hears of that from its own connection alone, which may be silent for minu
 """
 
 import functools
+import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from typing import Any
 
 import ray
@@ -16,6 +17,11 @@ from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import WorkerError
 from echo_shm.replay.validation import integer
 from echo_shm.timeouts import check_timeout
+
+_log = logging.getLogger("echo_shm")
+
+#: How long Ray may take to place workers before it is said that it has not (seconds).
+_WAITING = 20.0
 
 
 class Worker:
@@ -47,6 +53,11 @@ class RayWorkers:
         if not callable(fn):
             raise TypeError(f"a worker runs a function, got {type(fn).__name__} {fn!r:.80}")
         for position, values in enumerate(args):
+            if not isinstance(values, Sized):
+                raise TypeError(
+                    f"per-worker argument {position} is {type(values).__name__} {values!r:.80}: use a sequence with an "
+                    f"entry for each of the {n} workers"
+                )
             if len(values) != n:
                 raise ValueError(f"per-worker argument {position} has {len(values)} entries for {n} workers: use {n}")
         restarts = -1 if restart else 0
@@ -55,8 +66,11 @@ class RayWorkers:
         common, task = ray.put((setup, tuple(places), fn)), type(self)._task
         self._actors: dict[int, Any] = {}
         self._running: dict[int, Any] = {}
+        self._placed: dict[int, Any] = {}
+        self._began, self._num_cpus = time.monotonic(), num_cpus
         for i in range(n):
             made = self._actors[i] = actor.remote()
+            self._placed[i] = made.__ray_ready__.remote()
             self._running[i] = made.run.remote(task, common, i, *(values[i] for values in args))
         for i, running in self._running.items():
             # An actor that nobody refers to ends. So what it had of its node is free, whoever looks, or nobody.
@@ -71,6 +85,7 @@ class RayWorkers:
 
     def check(self) -> None:
         """Raises what a worker raised, or WorkerError if its process or its node died."""
+        self._say_waiting()
         numbers = {one: i for i, one in self._running.items()}
         if not numbers:
             return
@@ -84,6 +99,20 @@ class RayWorkers:
             except ray.exceptions.RayError as error:
                 raise WorkerError(f"worker {numbers[one]} died: {error}") from None
 
+    def _say_waiting(self) -> None:
+        """Says once if Ray has found no place for some workers for long."""
+        if not self._placed or time.monotonic() - self._began < _WAITING:
+            return
+        placed = list(self._placed.values())
+        _, waiting = ray.wait(placed, num_returns=len(placed), timeout=0)
+        self._placed.clear()
+        if waiting:
+            _log.warning(
+                "%d of %d workers have not begun after %g s: Ray has no node for them with num_cpus=%g free and what "
+                "else they ask for. They begin once there is one",
+                *(len(waiting), len(placed), _WAITING, self._num_cpus),
+            )
+
     @property
     def running(self) -> int:
         """How many have not ended, as far as :meth:`check` and :meth:`join` have seen."""
@@ -91,7 +120,7 @@ class RayWorkers:
 
     @property
     def finished(self) -> bool:
-        """Whether all have ended, likewise. ``dataset_iter(until=workers)`` asks for it."""
+        """Whether all have ended, likewise. ``RayStream.dataset_iter(until=workers)`` asks for it."""
         return not self._running
 
     def join(self, timeout: float | None = None) -> None:

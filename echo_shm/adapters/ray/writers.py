@@ -48,7 +48,7 @@ class RayWriter:
         self._begin()
 
     def _begin(self) -> None:
-        client = attach(self._setup, self._node, self._places)
+        self._place, client = attach(self._setup, self._node, self._places)
         try:
             self._writer = client.writer()
         finally:
@@ -224,13 +224,34 @@ class RayWriter:
         self._by_hand = version
 
     def subscriber(self, example: Tree = None, timeout: float | None = 60.0) -> Subscriber | TcpSubscriber:
-        """Subscribes to the weights of :meth:`RayReplay.publisher`. Errors are those of :meth:`Writer.subscriber`.
-
-        It waits so many seconds for a publisher, and for the first version to come to this node.
+        """Subscribes to the weights of :meth:`RayReplay.publisher`.
 
         They come by way of the shard that is written into now. If it goes, the subscriber ends: subscribe again.
+
+        Args:
+            example: As for :meth:`Writer.subscriber`.
+            timeout: How many seconds to wait for a publisher, and for its first version to come to this node. None: no
+                limit.
+
+        Raises:
+            SegmentError: There was no publisher in time.
+            TimeoutError: There was no version in time: the learner has to call ``publisher.publish(params)``.
+            SpecMismatchError, ValueError, ConnectionClosedError: As for :meth:`Writer.subscriber`.
+
         """
-        return self._writer.subscriber(example, timeout)
+        started = time.monotonic()
+        found = self._writer.subscriber(example, timeout)
+        try:
+            found.wait(1, None if timeout is None else max(0.0, started + timeout - time.monotonic()))
+        except BaseException:
+            found.close()
+            raise
+        return found
+
+    @property
+    def shard(self) -> int:
+        """The number of the shard that is written into now."""
+        return self._place.number
 
     @property
     def ring_closed(self) -> bool:

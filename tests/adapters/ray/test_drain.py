@@ -4,6 +4,7 @@ import itertools
 import threading
 import time
 from collections import Counter
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ import ray  # noqa: E402
 from ray._raylet import GcsClient  # noqa: E402
 
 from echo_shm import Table  # noqa: E402
-from echo_shm.adapters.ray import RayReplay, handing, keeper, nodes  # noqa: E402
+from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
 from echo_shm.replay import Prioritized, Queue, listing  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
@@ -102,6 +103,16 @@ def large(writer, i, n):
     writer.flush()
 
 
+def folders_of(store):
+    """Where a shard's files lie meanwhile."""
+    return [Path(one) for one in guard.folders(handing.prefix_of(store))]
+
+
+def files_of(store):
+    """What is in there."""
+    return [file for folder in folders_of(store) for file in folder.glob("*")]
+
+
 def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
     """The old shard goes on, with all that it had, and takes more; nothing is left of the new one."""
     _, second, third = made.nodes
@@ -112,9 +123,9 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
         def _start(self, place, origin=None):
             super()._start(place, origin)
             if origin is not None:
-                folder, actor = handing.folder_of(self._setup.store_of(place)), self._actors[place.number]
-                killed.append((self._setup.store_of(place), folder))
-                threading.Thread(target=lambda: (until(lambda: any(folder.glob("*"))), ray.kill(actor))).start()
+                store, actor = self._setup.store_of(place), self._actors[place.number]
+                killed.append(store)
+                threading.Thread(target=lambda: (until(lambda: files_of(store)), ray.kill(actor))).start()
             return place
 
     monkeypatch.setattr("echo_shm.adapters.ray.replay.Keeper", Keeper)
@@ -123,13 +134,13 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
         draining.update({second.id, third.id})
         large(writer, 1, 300)  # beyond the bridge: what is on its way when the shard takes no more goes back to it
         until(lambda: "no other node could take it over" in caplog.text)
-        ((name, folder),) = killed
+        (name,) = killed
         large(writer, 2, 10)
         assert place_of(replay, 0).incarnation == 0
         assert place_of(replay, 0).node == second.id
         until(lambda: replay.info()[0].size == 3310)
-        until(lambda: not folder.exists() and name not in listing.names())
-        assert not handing.folder_of(replay.shards[0]).exists()
+        until(lambda: not folders_of(name) and name not in listing.names())
+        assert not folders_of(replay.shards[0])
 
 
 def test_a_free_writer_goes_on(made):

@@ -151,13 +151,13 @@ def test_places_in_a_batch_are_alike():
 
 
 def test_a_shard_draws_little_ahead():
-    """As many at a time as are expected of it in a batch, as a power of two."""
+    """As many at a time as are expected of it in a batch, as a power of four."""
     shards, _ = replays(Uniform(), [[1.0] * 90, [1.0] * 9, [1.0]])
     parts = [Part(one) for one in shards]
     mixed = mixer(parts, 64)
     for _ in range(200):
         mixed.next()
-    assert [one.sizes for one in parts] == [[32], [4], [1]]
+    assert [one.sizes for one in parts] == [[16], [4], [1]]
 
 
 def test_what_is_of_one_shard_comes_without_a_copy():
@@ -217,6 +217,15 @@ def test_a_table_waits_for_all_its_items():
     shards[0].add({"x": np.array([0, 1])})
     parts.look()
     assert mixed.next() is not None
+
+
+def test_weights_that_probabilities_cannot_hold():
+    """Importance weights also where the least likely item has a probability that float64 takes for 0."""
+    sampler = Softmax(temperature=1.0, beta=0.01)
+    shards, _ = replays(sampler, [[0.0], [800.0]])
+    batch = mixer([Part(one) for one in shards], 8, sampler).next()
+    assert batch.probability == pytest.approx(1.0)
+    assert batch.weight == pytest.approx(np.exp(-0.01 * 800))
 
 
 def test_shares():

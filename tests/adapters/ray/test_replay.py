@@ -1,9 +1,14 @@
 """A replay over several nodes, with workers, learners and deaths."""
 
+import contextlib
+import gc
 import itertools
 import os
+import pickle
 import signal
+import socket
 import time
+import weakref
 from collections import Counter
 
 import numpy as np
@@ -21,7 +26,7 @@ import echo_shm  # noqa: E402
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay  # noqa: E402
 from echo_shm.adapters.ray import nodes as adapter_nodes  # noqa: E402
-from echo_shm.errors import EchoShmError, SegmentError, SpecMismatchError, WorkerError  # noqa: E402
+from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError, WorkerError  # noqa: E402
 from echo_shm.replay import HotCold, Prioritized, Queue, SampleToInsertRatio, Softmax  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
@@ -71,6 +76,60 @@ def on_each(replay, nodes, fn, n):
     for group in [replay.spawn(fn, 1, [n], **on(node)) for node in nodes.nodes]:
         group.join(60)
     until(lambda: sizes(replay) == [n] * len(nodes.nodes))
+
+
+def test_a_shard_whose_process_cannot_start_again(nodes, caplog):
+    """Ray gives up an actor whose constructor fails. Another one goes on with the store."""
+    with RayReplay(EXAMPLE, 1000, mass_age=0.2) as replay:
+        on_each(replay, nodes, numbered, 5)
+        place = replay._look().roster.places[1]
+        os.kill(replay._watching().look.reports[1][0].pid, signal.SIGKILL)
+        with until(lambda: listening(place)):
+            until(lambda: "shard 1 has a new process" in caplog.text, seconds=120)
+            until(lambda: sizes(replay) == [5, 5])
+            batches = replay.dataset_iter(64)
+            until(lambda: set(next(batches).key["shard"].tolist()) == {0, 1})
+            batches.close()
+        assert not replay.losses
+        assert replay._look().roster.places[1].port != place.port
+
+
+def listening(place):
+    """A socket that has the port of a shard's bridge; None: the bridge still has it."""
+    with contextlib.suppress(OSError):
+        return socket.create_server((place.host, place.port))
+
+
+def calls(replay, keys):
+    """What needs an open replay."""
+    return [
+        lambda: replay.dataset_iter(4),
+        lambda: replay.update(keys, np.ones(4)),
+        replay.info,
+        lambda: replay.spawn(numbered, 1, [1]),
+        replay.writer,
+        lambda: replay.publisher({}),
+    ]
+
+
+def test_a_closed_replay(nodes):
+    """Every call says so, also in a process that did not make it; an iteration ends."""
+    with RayReplay(EXAMPLE, 1000, mass_age=0.2) as replay:
+        on_each(replay, nodes, numbered, 5)
+        other = pickle.loads(pickle.dumps(replay))
+        batches = [one.dataset_iter(4) for one in (replay, other)]
+        keys, _ = [next(one).key for one in batches]
+    for one in batches:
+        assert len(list(one)) < 1000
+    for call in calls(replay, keys) + calls(other, keys):
+        with pytest.raises(ConnectionClosedError, match="is closed"):
+            call()
+    replay.close()
+    other.close()
+    unused = weakref.ref(other)
+    del one, other, batches, call
+    gc.collect()
+    assert unused() is None
 
 
 def prioritized(writer, i, n):
@@ -242,7 +301,13 @@ def test_bad_arguments(nodes):
         RayReplay(EXAMPLE, 1000, shards="all")
     with pytest.raises(SegmentError, match=r"node .* has [\d,]+ bytes of free shared memory in /dev/shm, and"):
         RayReplay({"x": np.zeros(10**6)}, 10**9)
+    with pytest.raises(ValueError, match="store='': use the path of a directory that all nodes see"):
+        RayReplay(EXAMPLE, 1000, store="")
+    with pytest.raises(SegmentError, match=r"make its parent first"):
+        RayReplay(EXAMPLE, 1000, store="/proc/nope")
     with RayReplay(EXAMPLE, 1000) as replay:
+        with pytest.raises(TypeError, match="per-worker argument 0 is int 5: use a sequence with an entry for each of"):
+            replay.spawn(numbered, 2, 5)
         with pytest.raises(ValueError, match="table='x': use one of 'default'"):
             replay.dataset_iter(4, "x")
         with pytest.raises(ValueError, match=r"keys: got .*, expected a batch's key"):

@@ -114,7 +114,9 @@ def test_shards_sums_and_losses(watch):
         ]
         start = next(i for i, line in enumerate(found) if line[:2] == ["[red]", "items"])
         assert found[start + 1] == ["all", "19", "1", "0", "100", "%", "0", "-30..180", *both]
-        lost = "shard 9 went with node 9abcdefg (10.0.0.9): it had 12 steps, 1 item of table '[red]', 7 items of table"
+        lost = (
+            "shard 9 was lost on node 9abcdefg (10.0.0.9): it had 12 steps, 1 item of table '[red]', 7 items of table"
+        )
         assert f"{lost} 'main'; it was restored on another node" in " ".join(word for line in found for word in line)
         assert seen.look()
 
@@ -145,7 +147,7 @@ def test_the_state_of_a_page(directory, looks):
     assert (main["size"], main["inserted"], main["sampled"]) == (19, pytest.approx(1.0, 0.1), pytest.approx(1.5, 0.1))
     assert (main["min_diff"], main["max_diff"]) == (None, None)
     assert (red["min_diff"], red["max_diff"], red["diff"]) == (-30.0, 180.0, 38.0)
-    assert said["losses"] == ["shard 9 went with node 9abcdefg (10.0.0.9): it had 12 steps, 7 items of table 'main'"]
+    assert said["losses"] == ["shard 9 was lost on node 9abcdefg (10.0.0.9): it had 12 steps, 7 items of table 'main'"]
 
 
 def test_the_page(directory, looks, tmp_path):
@@ -162,7 +164,7 @@ def test_the_page(directory, looks, tmp_path):
         server.server_close()
     for words in (
         "r replay over 4 shards on Ray, 1 absent, 19 of 150 steps",
-        r"what was lost shard 9 went with node 9abcdefg \(10.0.0.9\): it had 12 steps, 7 items of table 'main'",
+        r"what was lost shard 9 was lost on node 9abcdefg \(10.0.0.9\): it had 12 steps, 7 items of table 'main'",
         r"state 0 0abcdefg 10.0.0.0 4000 8 50 \d+\.\d s here .* absent 3 3abcdefg 10.0.0.3 - - - - new tables",
         r"main 19 [\d.]+ [\d.]+ 100 % 0 any both",
         r"main 0 8 [\d.]+ [\d.]+ 40 % 0 any both main 1 6 0 0 60 % 0 any both main 2 5 0 0 - 0 any both",
