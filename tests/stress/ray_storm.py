@@ -108,8 +108,8 @@ class Storm:
         self._dead: set[str] = set()
         self._cut: dict[Node, float] = {}
         self._slow: dict[Node, float] = {}
-        self._version, self._published = 0, 0.0
         self._publisher = replay.publisher(actors.PARAMS)
+        self._version = self._publisher.publish({"w": np.full(100, 1.0)})
         self._workers = replay.spawn(actors.write, WORKERS, [folder] * WORKERS, restart=True)
         self._learner = actors.StormLearner.remote()
         self._learning = [self._learner.run.remote(replay, folder)]
@@ -169,7 +169,7 @@ class Storm:
             self._dead.add(node.id)
             os.kill(node.raylet, signal.SIGKILL)
             until(lambda: not list(self._actors_of(node)), "actors and workers end with their raylet", 2 * LONG)
-            self._replace(node)
+            self._cluster.add(num_cpus=2)  # guards live on, and remove what is left of the old one
         elif event == "kills of a node":
             self._dead.add(node.id)
             self._replace(node)

@@ -15,12 +15,12 @@ from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.attaching import attach
 from echo_shm.adapters.ray.directory import ABSENT, Place
 from echo_shm.adapters.ray.shards import Setup
+from echo_shm.adapters.ray.subscriber import RaySubscriber
 from echo_shm.errors import ConnectionClosedError
-from echo_shm.net.client.subscriber import TcpSubscriber
 from echo_shm.replay import RemoteWriter, Writer
 from echo_shm.replay.history import Pattern
 from echo_shm.spec import Array, Tree
-from echo_shm.weights import Subscriber
+from echo_shm.timeouts import check_timeout
 
 #: Between two looks whether a shard is handed over (seconds).
 _NAP = 0.05
@@ -223,10 +223,11 @@ class RayWriter:
         self._writer.version = version
         self._by_hand = version
 
-    def subscriber(self, example: Tree = None, timeout: float | None = 60.0) -> Subscriber | TcpSubscriber:
+    def subscriber(self, example: Tree = None, timeout: float | None = 60.0) -> RaySubscriber:
         """Subscribes to the weights of :meth:`RayReplay.publisher`.
 
-        They come by way of the shard that is written into now. If it goes, the subscriber ends: subscribe again.
+        They come by way of the shard that is written into. If the writer goes on with another one, so does the
+        subscriber.
 
         Args:
             example: As for :meth:`Writer.subscriber`.
@@ -239,14 +240,7 @@ class RayWriter:
             SpecMismatchError, ValueError, ConnectionClosedError: As for :meth:`Writer.subscriber`.
 
         """
-        started = time.monotonic()
-        found = self._writer.subscriber(example, timeout)
-        try:
-            found.wait(1, None if timeout is None else max(0.0, started + timeout - time.monotonic()))
-        except BaseException:
-            found.close()
-            raise
-        return found
+        return RaySubscriber(self, example, check_timeout(timeout))
 
     @property
     def shard(self) -> int:
