@@ -86,7 +86,7 @@ storm-replay: $(ENV)/.test
 	PYTHONPATH=tests $(BIN)/python -m stress.replay_storm $(SECONDS)
 
 storm-ray: $(ENV)/.test
-	$(BIN)/python -m pip install --quiet -r tests/adapters/requirements.txt
+	$(BIN)/python -m pip install --quiet --editable '.[ray]'
 	PYTHONPATH=tests $(BIN)/python -m stress.ray_storm $(SECONDS)
 
 fuzz:

@@ -172,7 +172,8 @@ class Storm:
             self._cluster.add(num_cpus=2)  # guards live on, and remove what is left of the old one
         elif event == "kills of a node":
             self._dead.add(node.id)
-            self._replace(node)
+            self._cluster.kill(node)
+            self._cluster.add(num_cpus=2)
         elif event == "cuts of a link":
             node.cut()
             self._cut[node] = time.monotonic() + self._rng.uniform(0.2, _SHORT)
@@ -200,20 +201,15 @@ class Storm:
                 if (process.cmdline() or [""])[0].startswith(title):
                     yield process
 
-    def _replace(self, node: Node) -> None:
-        """Ends what is left of a node, and another one comes."""
-        self._cluster.kill(node)
-        self._cluster.add(num_cpus=2)
-
     def _restore(self, node: Node) -> None:
-        """Ends a cut. A node that Ray has taken for dead meanwhile ends, and another one comes."""
+        """Ends a cut. A node that Ray has taken for dead meanwhile ends itself then, and another one comes."""
         del self._cut[node]
-        if node.id in nodes.alive():
-            node.restore()
-            return
-        self.events["nodes that died of a cut"] += 1
-        self._dead.add(node.id)
-        self._replace(node)
+        is_dead = node.id not in nodes.alive()
+        node.restore()
+        if is_dead:
+            self.events["nodes that died of a cut"] += 1
+            self._dead.add(node.id)
+            self._cluster.add(num_cpus=2)
 
     def _hurry(self, node: Node) -> None:
         """Ends the slowness of a link, unless its node is dead."""

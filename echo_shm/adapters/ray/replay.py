@@ -246,7 +246,8 @@ class RayReplay:
         copy; its arrays are to be used as those of :meth:`ReplayClient.dataset_iter`.
 
         Where items are drawn a limited number of times, as from a queue, an iteration that ends keeps what it had of a
-        batch that is not full: the next one of this table in this process begins with it.
+        batch that is not full: the next one of this table in this process begins with it. If the process is killed, it
+        takes with it what it had in hand and what it had of the next batch.
 
         Args:
             n: How many items, 1 or more.
