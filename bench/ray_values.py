@@ -16,6 +16,9 @@ STORED, BATCH = 8_192, 64
 
 _WORKERS = 2
 
+#: If nothing comes for so long, something is lost (seconds).
+_SILENCE = 60.0
+
 
 def _write(writer: Any, i: int, count: int) -> None:
     """A worker: values are numbered, so that the learner sees whether each came once."""
@@ -32,10 +35,11 @@ def replayed(worker_node: str, values: int) -> float:
 
     tables = [Table("queue", sampler=Fifo(), remover=Fifo(), max_times_sampled=1, rate_limiter=Queue(STORED))]
     example, each = {"value": np.zeros(NBYTES, np.uint8)}, values // _WORKERS
-    with RayReplay(example, STORED, tables, shards=[worker_node]) as replay:
+    # Room for what is in the queue, and for the steps that writers keep: otherwise items would go for want of room.
+    with RayReplay(example, STORED + STORED // 8, tables, shards=[worker_node]) as replay:
         group = replay.spawn(_write, _WORKERS, [each] * _WORKERS, **on(worker_node))
         seen, start, count = np.zeros(values, np.int64), 0.0, 0
-        for batch in replay.dataset_iter(BATCH):
+        for batch in replay.dataset_iter(BATCH, timeout=_SILENCE):
             numbers = batch.data["value"][:, :8].copy().view(np.int64)[:, 0]
             np.add.at(seen, numbers, 1)
             count += BATCH
