@@ -167,6 +167,9 @@ def learn(replay: Any, folder: Path) -> int:
                 count += 1
                 if has_said(folder, "end"):
                     break
+    for batch in replay.dataset_iter(1, "queued", timeout=0.5):  # what it has of a batch that is not full, too
+        assert not stamped.torn(batch.data).size, f"torn: {batch}"
+        log.note(batch)
     return count
 
 

@@ -229,7 +229,8 @@ class Storm:
         (folder / "stop").touch()
         self._workers.join(8 * LONG)
         account, still = Account(folder), 0
-        while account.missing_elsewhere(self._lost()) and still < 20:
+        # Two learners may each have some of a batch that is not full: those come in the end.
+        while account.missing_elsewhere(self._lost()) >= 2 * actors.QUEUED - 1 and still < 20:
             self._wait(1.0)
             now = Account(folder)
             account, still = now, still + 1 if now.came == account.came else 0
