@@ -260,7 +260,8 @@ def test_close_gives_up_without_progress(serve):
     started = time.monotonic()
     with pytest.raises(ConnectionClosedError, match=r"with 6 samples not acknowledged.*for 0\.5 s: the learner takes"):
         client.close()
-    assert 0.5 <= time.monotonic() - started < 10
+    assert time.monotonic() - started >= 0.5
+    assert not client._sender._send_thread.is_alive()  # it was not given up
     client.close()
 
 

@@ -184,7 +184,7 @@ FLOORS = {
         ["sources", "metrics"],
         ["shares", "shards"],
         ["filling"],
-        ["mixing"],
+        ["mixing", "changes"],
         ["limits", "merging", "attaching"],
         ["writers", "drawing", "checks"],
         ["workers"],

@@ -13,10 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm.adapters.ray import budgets, checks, guard, nodes
+from echo_shm.adapters.ray import budgets, changes, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
 from echo_shm.adapters.ray.drawing import ShardsOfTable, batches
-from echo_shm.adapters.ray.filling import KEY, Left, RayBatch
+from echo_shm.adapters.ray.filling import Left, RayBatch
 from echo_shm.adapters.ray.keeper import Keeper
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.limits import Limits
@@ -28,7 +28,7 @@ from echo_shm.adapters.ray.weights import RayPublisher, announcing
 from echo_shm.adapters.ray.workers import RayWorkers
 from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import ConnectionClosedError, EchoShmError
-from echo_shm.replay import Prioritized, ReplayClient, Softmax, Table, TableInfo
+from echo_shm.replay import Prioritized, Softmax, Table, TableInfo
 from echo_shm.replay.table import check_tables
 from echo_shm.replay.validation import above_zero, integer
 from echo_shm.spec import Spec, Tree
@@ -295,44 +295,18 @@ class RayReplay:
             ConnectionClosedError: The replay is closed.
 
         """
-        name, given, values = self._name(table), _keys(keys), np.asarray(priorities)
+        name, given, values = self._name(table), changes.checked(keys), np.asarray(priorities)
         if values.shape != given.shape:
             raise ValueError(f"priorities has shape {values.shape}, keys {given.shape}: use one priority for each key")
-        for number, chosen in self._by_shard(given):
-            self._send(number, lambda client: client.update(given["key"][chosen], values[chosen], name, _SEND))  # noqa: B023
+        self._send(given, lambda client, mine, chosen: client.update(mine, values[chosen], name, _SEND))
 
     def delete(self, keys: npt.NDArray[np.void], table: str | None = None) -> None:
         """Has items removed. Items that are gone by then are ignored. Arguments and errors are those of update()."""
-        name, given = self._name(table), _keys(keys)
-        for number, chosen in self._by_shard(given):
-            self._send(number, lambda client: client.delete(given["key"][chosen], name, _SEND))  # noqa: B023
+        name, given = self._name(table), changes.checked(keys)
+        self._send(given, lambda client, mine, _: client.delete(mine, name, _SEND))
 
-    def _by_shard(self, keys: npt.NDArray[np.void]) -> Iterator[tuple[int, npt.NDArray[np.bool_]]]:
-        """The shards that keys are of, each with which of them."""
-        shards = keys["shard"]
-        for number in np.unique(shards).tolist():
-            yield number, shards == number
-
-    def _send(self, number: int, call: Callable[[ReplayClient], None]) -> None:
-        """Sends something to a shard. If that is gone or absent, nothing; if it is handed over, once it is there."""
-        watch, failed = self._watching(), None
-        while True:
-            look = watch.look
-            place = next((one for one in look.roster.places if one.number == number), None)
-            if place is None or look.is_absent(number):
-                return
-            error: Exception = ConnectionClosedError(f"{self._setup.name} does not say where shard {number} goes on")
-            try:
-                if number not in look.roster.leaving:
-                    call(self._clients.get(place))
-                    return
-            except (ConnectionClosedError, TimeoutError, OSError) as caught:
-                self._clients.drop(place)
-                if place == failed:
-                    raise
-                failed, error = place, caught
-            if watch.wait(look, _GRACE) is look:  # the directory is gone
-                raise error
+    def _send(self, keys: npt.NDArray[np.void], call: changes.Send) -> None:
+        changes.send(self._watching(), self._clients, self._setup.name, keys, call)
 
     def info(self, table: str | None = None) -> dict[int, TableInfo]:
         """What each shard last said of a table, by the shards' numbers: as :meth:`ReplayClient.info`."""
@@ -427,9 +401,3 @@ def _folder(what: str, given: str | os.PathLike[str] | None) -> str | None:
     if not os.fspath(given):
         raise ValueError(f"{what}={given!r}: use the path of a directory that all nodes see")
     return os.path.abspath(given)
-
-
-def _keys(keys: object) -> npt.NDArray[np.void]:
-    if not isinstance(keys, np.ndarray) or keys.dtype != KEY or keys.ndim != 1:
-        raise ValueError(f"keys: got {keys!r:.80}, expected a batch's key, or part of it")
-    return keys
