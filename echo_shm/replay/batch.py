@@ -1,7 +1,7 @@
 """What a replay returns: batches, and what a table says of itself."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -158,10 +158,11 @@ class TableInfo:
     bytes: int
     temperature: float = 0.0
     hot_cold: HotColdInfo | None = None
-    mass: float = math.nan
-    least_weight: float = math.nan
-    log_mass: float = math.nan
-    least_log_weight: float = math.nan
+    # They follow from what the items are, and are no numbers for some samplers: two of those never compare equal.
+    mass: float = field(default=math.nan, compare=False)
+    least_weight: float = field(default=math.nan, compare=False)
+    log_mass: float = field(default=math.nan, compare=False)
+    least_log_weight: float = field(default=math.nan, compare=False)
 
 
 class Settings(NamedTuple):
@@ -250,11 +251,11 @@ def read_table_info(said: object) -> TableInfo:
 def _read(cls: type[_Info], said: object, **read: object) -> _Info:
     """One of these figures: numbers, and what of it is read already."""
     given = said if isinstance(said, dict) else {}
-    for field, value in given.items():
-        kind = cls.__annotations__.get(field)
+    for name, value in given.items():
+        kind = cls.__annotations__.get(name)
         fits = type(value) is kind or (kind is float and type(value) is int)
         if not fits or (type(value) is int and not 0 <= value < 2**64):
-            raise TypeError(f"{field}={value!r:.80}")
+            raise TypeError(f"{name}={value!r:.80}")
     return cls(**given, **read)
 
 
