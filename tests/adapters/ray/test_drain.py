@@ -1,5 +1,6 @@
 """Nodes that drain hand their shard over, and writers go on."""
 
+import contextlib
 import itertools
 import threading
 import time
@@ -144,14 +145,30 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
 
 
 def test_a_free_writer_goes_on(made):
-    """Where the node of its shard dies. What that shard had is lost, and said."""
+    """Where the node of its shard dies, and so does its subscriber. What that shard had is lost, and said."""
     _, second, third = made.nodes
-    with RayReplay(EXAMPLE, 20_000, shards=[second.id, third.id], mass_age=0.2) as replay, replay.writer() as writer:
+    with contextlib.ExitStack() as stack:
+        shards = [second.id, third.id]
+        replay = stack.enter_context(RayReplay(EXAMPLE, 20_000, shards=shards, mass_age=0.2))
+        publisher = stack.enter_context(replay.publisher({"w": np.zeros(3)}))
+        publisher.publish({"w": np.ones(3)})
+        writer = stack.enter_context(replay.writer())
+        weights = stack.enter_context(writer.subscriber())
+        assert weights.latest()["w"].tolist() == [1.0] * 3
         numbered(writer, 0, 100)
         until(lambda: sorted(one.size for one in replay.info().values()) == [0, 100])
         (number,) = (number for number, one in replay.info().items() if one.size)
+        assert writer.shard == number
         made.kill(second if place_of(replay, number).node == second.id else third)
         numbered(writer, 1, 100)
+        assert writer.shard == 1 - number
+        assert not weights.poll()
+        assert weights.version == 1
+        publisher.publish({"w": np.full(3, 2.0)})
+        assert weights.wait(2, 60) == 2
+        assert weights.poll()
+        with weights.lease() as params:
+            assert params["w"].tolist() == [2.0] * 3
         until(lambda: replay.losses)
         (loss,) = replay.losses
         assert (loss.number, loss.num_steps, loss.restored) == (number, 100, False)
