@@ -92,10 +92,10 @@ def directory(seconds: float) -> tuple[float, int, dict[int, float], dict[int, i
     for shards in SHARDS:
         places = tuple(Place(number, 0, node, "10.0.0.1", 1) for number in range(shards))
         ray.get(actor.publish.remote(Roster(shards, places)))
-        ray.get([actor.report.remote(one) for one in reports[:shards]])
+        ray.get([actor.report.remote(one, None, 0) for one in reports[:shards]])
         nbytes[shards] = len(pickle.dumps(ray.get(actor.look.remote())))
         look[shards] = _each(lambda: ray.get([actor.look.remote() for _ in range(20)]), seconds, spent) / 20
-    report = _each(lambda: ray.get([actor.report.remote(one) for one in reports[:200]]), seconds, spent) / 200
+    report = _each(lambda: ray.get([actor.report.remote(one, None, 0) for one in reports[:200]]), seconds, spent) / 200
     ray.kill(actor)
     return report, len(pickle.dumps(reports[0])), look, nbytes
 
