@@ -66,10 +66,11 @@ def test_rollouts(name, text):
     """What they do, earn and cost; and what of a dead engine is to be done."""
     counts = {"running": 2, "waiting": 3, "submitted": 12, "finished": 4, "failed": 1, "workers": 1, "workers_max": 2}
     figures = {"episodes": 4, "successes": 3, "reward": 2.5, "eta": 1.25e-6, "blocks": 300, "blocks_free": 75}
-    with rollouts_board(f"{name}.rollouts", **counts, **figures, reuse_rate=0.5, cost_per_success=None):
+    figures |= {"reuse_rate": 0.5, "cost_per_success": None, "time": time.time() - 60}  # a page says no age up to 2 s
+    with rollouts_board(f"{name}.rollouts", **counts, **figures):
         said = text(f"{name}.rollouts")
     for words in (
-        f"rollouts of process {os.getpid()}, figures of [0-9]+ s ago ",
+        f"rollouts of process {os.getpid()}, figures of 1 min ago ",
         "running 2 waiting 3 reused 50 % KV cache in use 75 % ",
         "preempted 1 of 2 12 4 1 0 0 ",
         "a success 4 75 % 2.5 0 0 0.00000125 0 0 0 - ",
