@@ -8,7 +8,8 @@ import json
 class HttpAnswers:
     """Gives one answer a request, in order, then the last one again. Keeps what was asked.
 
-    An answer is ``(status, headers, JSON)``, or ``"hang"``, or ``"drop"``: the connection ends without one.
+    An answer is ``(status, headers, JSON)``, or with bytes that are sent as they are, or ``"hang"``, or ``"drop"``: the
+    connection ends without one.
     """
 
     def __init__(self, *answers):
@@ -46,7 +47,7 @@ class HttpAnswers:
         if answer == "drop":
             return False
         status, more, content = answer
-        data = json.dumps(content).encode()
+        data = content if isinstance(content, bytes) else json.dumps(content).encode()
         lines = [f"HTTP/1.1 {status} .", "content-type: application/json", f"content-length: {len(data)}"]
         lines += [f"{name}: {value}" for name, value in more.items()]
         writer.write("\r\n".join([*lines, "", ""]).encode() + data)

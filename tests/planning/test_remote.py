@@ -194,6 +194,72 @@ def test_what_does_not_pass_is_told_at_once(make, answer):
     assert (len(server.asked), limiter.cost) == (1, 0.0)
 
 
+NONSENSE = [
+    *[(make, answer) for make, _ in SERVERS for answer in ({}, [], None, "text", 5, b"no JSON", b"\xff")],
+    *[(openai, {**OPENAI, "choices": choices}) for choices in (None, [], ["go north"], [{"message": None}])],
+    *[(openai, {**OPENAI, "choices": [{"message": message, "finish_reason": reason}]})
+      for message, reason in (
+          ({"content": None}, "stop"),
+          ({"content": 5}, "stop"),
+          ({"content": ""}, None),
+          ({"content": ""}, "content_filter"),
+          ({"content": "", "refusal": "no"}, "stop"),
+      )],
+    (openai, {**OPENAI, "usage": {"prompt_tokens": -1, "completion_tokens": 4}}),
+    (openai, {**OPENAI, "usage": {"prompt_tokens": "many", "completion_tokens": 4}}),
+    (anthropic, {**ANTHROPIC, "content": None}),
+    (anthropic, {**ANTHROPIC, "content": [{"type": "text", "text": None}]}),
+    (anthropic, {**ANTHROPIC, "content": [], "stop_reason": None}),
+    (anthropic, {**ANTHROPIC, "content": [], "stop_reason": "refusal"}),
+    (anthropic, {**ANTHROPIC, "usage": {"input_tokens": 9, "output_tokens": -4}}),
+    *[(gemini, {**GEMINI, "candidates": candidates}) for candidates in (None, [], [{}], [{"finishReason": "SAFETY"}])],
+    (gemini, {**GEMINI, "candidates": [], "promptFeedback": {"blockReason": "SAFETY"}}),
+    (gemini, {**GEMINI, "usageMetadata": {"promptTokenCount": -1}}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("make", "answer"), NONSENSE)
+def test_nonsense_is_no_answer(make, answer):
+    """Status 200 with something else than an answer is an error. It counts with all that was set aside, once."""
+    got, server, limiter = talk(make, (200, {}, answer), output_cost=1e6)
+    assert isinstance(got, BackboneError)
+    assert "did not answer, after 1 requests: it answered nonsense: " in str(got)
+    assert (len(server.asked), limiter.cost) == (1, 7.0)
+
+
+@pytest.mark.parametrize(
+    ("make", "answer"),
+    [
+        (openai, {**OPENAI, "choices": [{"message": {"content": ""}, "finish_reason": "stop"}]}),
+        (anthropic, {**ANTHROPIC, "content": []}),
+        (anthropic, {**ANTHROPIC, "content": [{"type": "thinking", "thinking": "Hm"}], "stop_reason": "max_tokens"}),
+        (gemini, {**GEMINI, "candidates": [{"content": {"role": "model"}, "finishReason": "STOP"}]}),
+    ],
+)
+def test_an_answer_may_be_empty(make, answer):
+    """A model may end its answer at once."""
+    assert talk(make, (200, {}, answer))[0] == Completion("", 30, 4, 16)
+
+
+@pytest.mark.parametrize(("make", "answer"), SERVERS)
+def test_an_engine_tries_again_after_nonsense(make, answer):
+    """A rollout whose server answers nonsense is tried again, and then fails. All of it is counted."""
+
+    async def run():
+        async with (
+            HttpAnswers((200, {}, {}), (200, {}, answer), (200, {}, {})) as server,
+            RolloutEngine(make(server.url, RemoteLimits(**QUICK)), config=RolloutConfig()) as engine,
+        ):
+            result = await engine.submit("Where to?")
+            assert (result.text, result.attempts) == ("go north", 2)
+            with pytest.raises(RolloutError, match=r"tried 2 times: BackboneError: .* it answered nonsense"):
+                await engine.submit("And now?")
+            counts = engine.counts
+            assert (counts.finished, counts.failed, counts.backbone_errors, counts.retried) == (1, 1, 3, 2)
+
+    asyncio.run(run())
+
+
 def test_an_engine_asks_a_server():
     """Rollouts are conversations; a server that fails too often ends its rollout, which is tried again before."""
 

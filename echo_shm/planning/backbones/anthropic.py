@@ -1,14 +1,20 @@
 """Anthropic's models, by the Messages API."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from echo_shm.missing import needs
-from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, failed_with_status
+from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, checked, failed_with_status, unreadable
 from echo_shm.planning.backbones.protocol import Completion, Message
 
 with needs("planning.backbones", "Anthropic's client", "anthropic", extra="planning-anthropic"):
     import anthropic
+
+if TYPE_CHECKING:
+    from anthropic.types import Message as Answer
+
+#: Reasons for the end of an answer that is empty because something else took its place.
+_NO_ENDS = ("refusal", "tool_use", "pause_turn")
 
 
 def _explain(error: Exception) -> Failure | None:
@@ -16,7 +22,17 @@ def _explain(error: Exception) -> Failure | None:
         return failed_with_status(error.status_code, error.message, error.response.headers)
     if isinstance(error, anthropic.APIConnectionError):  # a timeout is one, too
         return Failure(f"{type(error).__name__}: {error.__cause__ or error}", True)
-    return Failure(f"{type(error).__name__}: {error}", False) if isinstance(error, anthropic.AnthropicError) else None
+    if isinstance(error, anthropic.AnthropicError):
+        return Failure(f"{type(error).__name__}: {error}", False)
+    return unreadable(error)
+
+
+def _read(answer: "Answer") -> Completion:
+    text = "".join(block.text for block in answer.content if block.type == "text")
+    usage = answer.usage
+    cached = (usage.cache_read_input_tokens or 0) if usage else 0
+    others = (usage.input_tokens or 0) + (usage.cache_creation_input_tokens or 0) if usage else 0
+    return checked(text, answer.stop_reason, _NO_ENDS, others + cached, usage.output_tokens if usage else 0, cached)
 
 
 class AnthropicBackbone:
@@ -65,15 +81,7 @@ class AnthropicBackbone:
             asked["stop_sequences"] = [stop]
 
         async def ask() -> Completion:
-            answer = await self._client.messages.create(**asked)
-            usage = answer.usage
-            cached = usage.cache_read_input_tokens or 0
-            return Completion(
-                "".join(block.text for block in answer.content if block.type == "text"),
-                usage.input_tokens + cached + (usage.cache_creation_input_tokens or 0),
-                usage.output_tokens,
-                cached,
-            )
+            return _read(await self._client.messages.create(**asked))
 
         return await self.limiter.complete(messages, max_tokens, ask)
 

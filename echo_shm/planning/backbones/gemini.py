@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from echo_shm.missing import needs
-from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, failed_with_status
+from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, checked, failed_with_status, unreadable
 from echo_shm.planning.backbones.protocol import Completion, Message
 
 with needs("planning.backbones", "Google's Gen AI SDK", "google", "google.genai", extra="planning-gemini"):
@@ -16,7 +16,24 @@ def _explain(error: Exception) -> Failure | None:
         return failed_with_status(error.code, str(error.message), getattr(error.response, "headers", None))
     if type(error).__module__.partition(".")[0] in ("httpx", "httpx2", "httpcore", "httpcore2", "aiohttp"):
         return Failure(f"{type(error).__name__}: {error}", True)  # which of them depends on the SDK's version
-    return Failure(f"{type(error).__name__}: {error}", True) if isinstance(error, OSError) else None
+    return Failure(f"{type(error).__name__}: {error}", True) if isinstance(error, OSError) else unreadable(error)
+
+
+def _read(answer: "types.GenerateContentResponse") -> Completion:
+    if not answer.candidates:
+        blocked = answer.prompt_feedback and answer.prompt_feedback.block_reason
+        raise ValueError("it has no candidates" + (f": the prompt was blocked: {blocked}" if blocked else ""))
+    reason = answer.candidates[0].finish_reason
+    ended = reason in (types.FinishReason.STOP, types.FinishReason.MAX_TOKENS)
+    usage = answer.usage_metadata
+    return checked(
+        answer.text or "",
+        reason,
+        () if ended else (reason,),
+        usage.prompt_token_count if usage else 0,
+        (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0) if usage else 0,
+        usage.cached_content_token_count if usage else 0,
+    )
 
 
 class GeminiBackbone:
@@ -65,14 +82,8 @@ class GeminiBackbone:
         ]
 
         async def ask() -> Completion:
-            answer = await self._client.aio.models.generate_content(model=self.model, contents=contents, config=config)
-            usage = answer.usage_metadata
-            return Completion(
-                answer.text or "",
-                (usage.prompt_token_count or 0) if usage else 0,
-                (usage.candidates_token_count or 0) + (usage.thoughts_token_count or 0) if usage else 0,
-                (usage.cached_content_token_count or 0) if usage else 0,
-            )
+            models = self._client.aio.models
+            return _read(await models.generate_content(model=self.model, contents=contents, config=config))
 
         return await self.limiter.complete(messages, max_tokens, ask)
 

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import random
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Container, Sequence
 from dataclasses import dataclass
 from time import monotonic
 from typing import Any, TypeVar
@@ -27,7 +27,7 @@ class RemoteLimits:
 
     Costs are in any currency. Before a request the most that it can cost is set aside: a token for each byte of its
     text and some around each message, and ``max_tokens`` of the answer. So ``max_cost`` is never exceeded, if a
-    server's tokens have a byte or more. A request that got no answer counts with all that was set aside.
+    server's tokens have a byte or more. A request that got no answer, or nonsense, counts with all that was set aside.
     """
 
     requests_per_minute: float | None = None
@@ -81,6 +81,42 @@ def failed_with_status(status: int, told: str, headers: object) -> Failure:
         retry_after = max(0.0, float(headers.get("retry-after") or 0.0))  # type: ignore[attr-defined]
     passes = status in (408, 409, 429) or status >= 500
     return Failure(f"status {status}: {told}", passes, retry_after if retry_after < 86400 else 0.0)
+
+
+def checked(
+    text: object,
+    reason: object,
+    no_ends: Container[object],
+    input_tokens: object,
+    output_tokens: object,
+    cached_tokens: object,
+) -> Completion:
+    """An answer whose parts are what they should be. Tokens that are None are 0: the server does not say.
+
+    Args:
+        text: What the server said. It may be empty if the answer has ended.
+        reason: Why it has ended.
+        no_ends: Reasons with which an empty text is no answer: the server withholds it, or wants something else first.
+        input_tokens, output_tokens, cached_tokens: As of :class:`Completion`.
+
+    Raises:
+        ValueError: They are something else.
+
+    """
+    if not isinstance(text, str):
+        raise ValueError(f"the text is {text!r:.80}: a string was expected")
+    if not text and (reason is None or reason in no_ends):
+        raise ValueError(f"the text is empty, and the reason for its end is {reason!r:.80}")
+    counts = {"input_tokens": input_tokens, "output_tokens": output_tokens, "cached_tokens": cached_tokens}
+    return Completion(text, **{name: 0 if n is None else integer(name, n, 0) for name, n in counts.items()})
+
+
+def unreadable(error: Exception) -> Failure | None:
+    """The failure of an answer that has another form than the API's, if reading it has raised this error; else None."""
+    if isinstance(error, ValueError | TypeError | AttributeError | LookupError | RecursionError):
+        told = " ".join(f"{type(error).__name__}: {error}".split())
+        return Failure(f"it answered nonsense: {told:.300}", False)
+    return None
 
 
 async def _within(seconds: float, work: Awaitable[_T]) -> _T:
@@ -155,7 +191,7 @@ class Limiter:
 
         Raises:
             BudgetSpentError: What is left of the budget may not be enough.
-            BackboneError: The server refused, or did not answer in time, or not within the retries.
+            BackboneError: The server refused, answered nonsense, or did not answer in time, or not within the retries.
 
         """
         if not messages:

@@ -1,14 +1,20 @@
 """Servers that speak OpenAI's chat completions: OpenAI's own, vLLM, llama.cpp, Ollama and others."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from echo_shm.missing import needs
-from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, failed_with_status
+from echo_shm.planning.backbones.limits import Failure, Limiter, RemoteLimits, checked, failed_with_status, unreadable
 from echo_shm.planning.backbones.protocol import Completion, Message
 
 with needs("planning.backbones", "OpenAI's client", "openai", extra="planning-openai"):
     import openai
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletion
+
+#: Reasons for the end of an answer that is empty because something else took its place.
+_NO_ENDS = ("content_filter", "tool_calls", "function_call")
 
 
 def _explain(error: Exception) -> Failure | None:
@@ -16,7 +22,25 @@ def _explain(error: Exception) -> Failure | None:
         return failed_with_status(error.status_code, error.message, error.response.headers)
     if isinstance(error, openai.APIConnectionError):  # a timeout is one, too
         return Failure(f"{type(error).__name__}: {error.__cause__ or error}", True)
-    return Failure(f"{type(error).__name__}: {error}", False) if isinstance(error, openai.OpenAIError) else None
+    if isinstance(error, openai.OpenAIError):
+        return Failure(f"{type(error).__name__}: {error}", False)
+    return unreadable(error)
+
+
+def _read(answer: "ChatCompletion") -> Completion:
+    choice, usage = answer.choices[0], answer.usage
+    message = choice.message
+    if not message.content and message.refusal:
+        raise ValueError(f"the model refused: {message.refusal}")
+    details = usage.prompt_tokens_details if usage else None
+    return checked(
+        message.content,
+        choice.finish_reason,
+        _NO_ENDS,
+        usage.prompt_tokens if usage else 0,
+        usage.completion_tokens if usage else 0,
+        details.cached_tokens if details else 0,
+    )
 
 
 class OpenAIBackbone:
@@ -62,15 +86,7 @@ class OpenAIBackbone:
             asked["stop"] = stop
 
         async def ask() -> Completion:
-            answer = await self._client.chat.completions.create(**asked)
-            usage = answer.usage
-            details = usage.prompt_tokens_details if usage else None
-            return Completion(
-                answer.choices[0].message.content or "",
-                usage.prompt_tokens if usage else 0,
-                usage.completion_tokens if usage else 0,
-                (details.cached_tokens or 0) if details else 0,
-            )
+            return _read(await self._client.chat.completions.create(**asked))
 
         return await self.limiter.complete(messages, max_tokens, ask)
 

@@ -115,7 +115,8 @@ class RemoteBackbone(Protocol):
             stop: The answer ends before this text.
 
         Raises:
-            BackboneError: The server refused, or could not be reached, for as long as the backbone tries.
+            BackboneError: The server refused, answered nonsense, or could not be reached, for as long as the backbone
+                tries.
 
         """
         ...
