@@ -80,7 +80,12 @@ def test_training(tmp_path, capsys, monkeypatch):
     assert re.match(r"cartpole: success rate [01]\.000, average reward \d+\.\d+ after 2\d\d steps, \d+ updates", end)
     assert re.match(r"processors \d+ % busy, learner's memory \d+ MB", machine)
     monkeypatch.delenv("ALFWORLD_DATA", raising=False)
-    for words, told in ((["--backbone", "gpt-4o"], "only 'own' learns here"), (["--task", "alfworld"], "-download")):
+    refused = (
+        (["--backbone", "gpt-4o"], "only 'own' learns here"),
+        (["--task", "alfworld"], "-download"),
+        (["--device", "bogus", "--quick"], "device='bogus' is none of PyTorch's"),
+    )
+    for words, told in refused:
         assert train_echo_rl.main(words) == 2
         (line,) = capsys.readouterr().err.splitlines()
         assert told in line

@@ -147,6 +147,8 @@ def test_what_is_no_model_or_fails(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     with pytest.raises(ValueError, match="device='cuda:0', and PyTorch finds no CUDA here: use device='cpu'"):
         AsyncExecutionEngine(ExecutionConfig(), planning.PolicyNetwork(3, 2, 0), device="cuda:0")
+    with pytest.raises(ValueError, match="device='bogus' is none of PyTorch's"):
+        AsyncExecutionEngine(ExecutionConfig(), planning.PolicyNetwork(3, 2, 0), device="bogus")
 
     async def fail():
         policy = planning.PolicyNetwork(3, 2, 0)

@@ -44,6 +44,9 @@ class AnthropicBackbone:
         api_key: None: ``ANTHROPIC_API_KEY``.
         limits: The client's own retries are off, so these are all.
 
+    Raises:
+        ValueError: There is no key.
+
     """
 
     def __init__(
@@ -58,6 +61,9 @@ class AnthropicBackbone:
         self.limiter = Limiter(limits or RemoteLimits(), _explain)
         timeout = self.limiter.limits.request_timeout
         self._client = anthropic.AsyncAnthropic(base_url=base_url, api_key=api_key, max_retries=0, timeout=timeout)
+        # The client itself would say so with the first request. Newer ones read a file with credentials, too.
+        if not any(getattr(self._client, name, None) for name in ("api_key", "auth_token", "_token_cache")):
+            raise ValueError(f"no key for {model!r}: give api_key, or set ANTHROPIC_API_KEY")
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 1.0, stop: str | None = None

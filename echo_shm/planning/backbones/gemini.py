@@ -45,6 +45,9 @@ class GeminiBackbone:
         api_key: None: ``GEMINI_API_KEY`` or ``GOOGLE_API_KEY``.
         limits: The client's own retries are off, so these are all.
 
+    Raises:
+        ValueError: There is no key.
+
     """
 
     def __init__(
@@ -62,7 +65,10 @@ class GeminiBackbone:
             timeout=int(1000 * self.limiter.limits.request_timeout),
             retry_options=types.HttpRetryOptions(attempts=1),
         )
-        self._client = genai.Client(api_key=api_key, http_options=options)
+        try:
+            self._client = genai.Client(api_key=api_key, http_options=options)
+        except ValueError as error:
+            raise ValueError(f"no key for {model!r}: give api_key, or set GEMINI_API_KEY ({error})") from error
 
     async def complete(
         self, messages: Sequence[Message], *, max_tokens: int, temperature: float = 1.0, stop: str | None = None

@@ -54,6 +54,9 @@ class OpenAIBackbone:
         token_limit: What the server calls the limit on an answer. None: ``"max_completion_tokens"`` without
             ``base_url``, else ``"max_tokens"``.
 
+    Raises:
+        ValueError: There is no key.
+
     """
 
     def __init__(
@@ -68,7 +71,10 @@ class OpenAIBackbone:
         self.model = model
         self.limiter = Limiter(limits or RemoteLimits(), _explain)
         timeout = self.limiter.limits.request_timeout
-        self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, timeout=timeout)
+        try:
+            self._client = openai.AsyncOpenAI(base_url=base_url, api_key=api_key, max_retries=0, timeout=timeout)
+        except openai.OpenAIError as error:
+            raise ValueError(f"no key for {model!r}: give api_key, or set OPENAI_API_KEY ({error})") from error
         self._token_limit = token_limit or ("max_tokens" if base_url else "max_completion_tokens")
 
     async def complete(

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from echo_shm.missing import needs
+from echo_shm.planning.agents.devices import usable
 from echo_shm.planning.agents.planner import LatentPlanner
 from echo_shm.planning.agents.policies import PolicyNetwork
 from echo_shm.planning.backbones.protocol import Completion, LocalBackbone, Message, RemoteBackbone
@@ -135,7 +136,7 @@ class AsyncExecutionEngine:
 
     Raises:
         TypeError: The model is nothing of that.
-        ValueError: The device is CUDA's, and there is none.
+        ValueError: PyTorch does not know the device, or it is not here.
 
     """
 
@@ -253,12 +254,11 @@ class AsyncExecutionEngine:
 def _backbone(model: Any, device: str, config: ExecutionConfig) -> LocalBackbone | RemoteBackbone:
     if isinstance(model, LocalBackbone | RemoteBackbone):
         return model
-    if torch.device(device).type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(f"device={device!r}, and PyTorch finds no CUDA here: use device='cpu'")
+    at = usable(device)
     if isinstance(model, CausalTransformer):
-        return TransformerBackbone(model.to(device), num_blocks=config.max_cache_size)
+        return TransformerBackbone(model.to(at), num_blocks=config.max_cache_size)
     if isinstance(model, PolicyNetwork | LatentPlanner):
-        return _Decisions(model.to(device), torch.device(device))
+        return _Decisions(model.to(at), at)
     raise TypeError(
         f"model is {type(model).__name__}: use a CausalTransformer, a backbone, a PolicyNetwork or a LatentPlanner"
     )

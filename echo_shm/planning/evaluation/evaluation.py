@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from echo_shm.errors import WorkerError
-from echo_shm.planning.evaluation import report
+from echo_shm.planning.evaluation import models, report
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.directory import Directory, write
 from echo_shm.planning.evaluation.making import make
@@ -77,7 +77,8 @@ class Evaluation:
 
         Raises:
             ValueError: Another process makes runs there, results with other settings have come there since, the
-                directory cannot be written, or a file cannot be read.
+                directory cannot be written, a file cannot be read, or there is no key for a server.
+            ModuleNotFoundError: What a run needs is not installed.
             WorkerError: With ``jobs`` above 1: a run has failed. Those beside it are interrupted.
             BaseException: With one job: what the run raised.
 
@@ -85,6 +86,8 @@ class Evaluation:
         with self.directory.locked():
             left = [run for run in self.runs if self.directory.result(run) is None]
             self._done = len(self.runs) - len(left)
+            for backbone in dict.fromkeys(run.backbone for run in left):
+                await models.look(backbone or "")
             for one in self.left_out:
                 self._say(f"left out: {one.agent} on {one.task}: {one.why}")
             if self._done:

@@ -14,6 +14,9 @@ from echo_shm.planning.evaluation.tasks import Task
 #: Bytes of a KV cache, at most.
 _CACHE = 1 << 30
 
+#: Kinds of servers, and the class of each.
+_SERVERS = {"openai": "OpenAIBackbone", "anthropic": "AnthropicBackbone", "gemini": "GeminiBackbone"}
+
 #: Of an answer of a model that was not trained here.
 _MOST_TOKENS = 200
 
@@ -44,7 +47,7 @@ def check(spec: str) -> None:
     kind, _, name = spec.partition(":")
     if spec == "own":
         return
-    if kind not in ("hf", "openai", "anthropic", "gemini") or not name.partition("@")[0]:
+    if kind not in ("hf", *_SERVERS) or not name.partition("@")[0]:
         raise ValueError(
             f"backbone {spec!r} is unknown: use own, hf:NAME_OR_PATH, openai:MODEL@URL, anthropic:MODEL or gemini:MODEL"
         )
@@ -55,6 +58,32 @@ def misfit(spec: str, task: Task) -> str | None:
     if spec == "own" and task.env_name != "TextWorld":
         return "the backbone own is trained by imitation, and only text worlds have demonstrations"
     return None
+
+
+async def look(spec: str) -> None:
+    """Looks whether a server could be asked, and asks none.
+
+    Raises:
+        ModuleNotFoundError: Its client is not installed.
+        ValueError: There is no key.
+
+    """
+    if spec.partition(":")[0] in _SERVERS:
+        try:
+            await _server(spec).close()
+        except ValueError as error:
+            raise ValueError(f"backbone {spec!r}: {' '.join(str(error).split())}") from error
+
+
+def _server(spec: str) -> RemoteBackbone:
+    kind, _, name = spec.partition(":")
+    model, _, url = name.partition("@")
+    made = getattr(importlib.import_module(f"echo_shm.planning.backbones.{kind}"), _SERVERS[kind])
+    given: dict[str, Any] = {"base_url": url} if url else {}
+    if kind == "openai" and url and "OPENAI_API_KEY" not in os.environ:
+        given["api_key"] = "none"  # a server of one's own takes any
+    backbone: RemoteBackbone = made(model, **given)
+    return backbone
 
 
 def open_model(spec: str, task: Task, updates: int, folder: Path) -> Model:
@@ -68,7 +97,8 @@ def open_model(spec: str, task: Task, updates: int, folder: Path) -> Model:
 
     Raises:
         ModuleNotFoundError: What it needs is not installed.
-        Exception: What a package raises if there is no such model, or no key.
+        ValueError: There is no key for a server.
+        Exception: What a package raises if there is no such model.
 
     """
     check(spec)
@@ -79,15 +109,7 @@ def open_model(spec: str, task: Task, updates: int, folder: Path) -> Model:
         return Model(*open_own(task, updates, folder), told=False, max_tokens=24)
     if kind == "hf":
         return Model(*_hugging_face(name), told=True, max_tokens=_MOST_TOKENS)
-    model, _, url = name.partition("@")
-    backbone = getattr(
-        importlib.import_module(f"echo_shm.planning.backbones.{kind}"),
-        {"openai": "OpenAIBackbone", "anthropic": "AnthropicBackbone", "gemini": "GeminiBackbone"}[kind],
-    )
-    given: dict[str, Any] = {"base_url": url} if url else {}
-    if kind == "openai" and url and "OPENAI_API_KEY" not in os.environ:
-        given["api_key"] = "none"  # a server of one's own takes any
-    return Model(backbone(model, **given), None, told=True, max_tokens=_MOST_TOKENS)
+    return Model(_server(spec), None, told=True, max_tokens=_MOST_TOKENS)
 
 
 def _hugging_face(name: str) -> tuple[LocalBackbone, Tokenizer]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from echo_shm.errors import EchoShmError
 from echo_shm.missing import needs
 
 
@@ -37,7 +38,7 @@ def run(demo: Callable[[argparse.Namespace], int], parser: argparse.ArgumentPars
 
     Returns:
         The exit status: what the demo returns; 130 after Ctrl-C; 2 if a package is missing, or something cannot be
-        done that was asked for, which is printed.
+        done that was asked for, and 1 if it failed meanwhile, which is printed.
 
     """
     args = parser.parse_args(argv)
@@ -48,6 +49,9 @@ def run(demo: Callable[[argparse.Namespace], int], parser: argparse.ArgumentPars
     except (ModuleNotFoundError, FileNotFoundError, ValueError) as error:
         print(f"{parser.prog}: {error}", file=sys.stderr)
         return 2
+    except EchoShmError as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("interrupted", file=sys.stderr)
         return 130

@@ -5,24 +5,28 @@ import json
 import sys
 from dataclasses import asdict
 
+from echo_shm.missing import needs
 from echo_shm.planning.agents.configs import TrainingConfig
 from echo_shm.planning.training.trainer import EchoRLTrainer
+
+with needs("planning.training", "Gymnasium", "gymnasium", extra="planning-agents"):
+    import gymnasium
+
+_PROGRAM = "echo_shm.planning.training"
 
 #: What is no field of the configuration.
 _OPTIONS = {"--resume": "go on from the newest checkpoint; without it, there must be none"}
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Trains, and prints what came of it as JSON. Returns the exit status: 130 after Ctrl-C."""
+    """Trains, and prints what came of it as JSON. Returns the exit status: 2 if it cannot begin, 130 after Ctrl-C."""
     given = sys.argv[1:] if argv is None else argv
     resume = "--resume" in given
-    config = TrainingConfig.from_args(
-        [one for one in given if one != "--resume"], prog="echo_shm.planning.training", also=_OPTIONS
-    )
+    config = TrainingConfig.from_args([one for one in given if one != "--resume"], prog=_PROGRAM, also=_OPTIONS)
     try:
         trainer = EchoRLTrainer(config, resume=resume)
-    except ValueError as error:
-        print(error, file=sys.stderr)
+    except (ValueError, TypeError, OSError, ModuleNotFoundError, gymnasium.error.Error) as error:
+        print(f"{_PROGRAM}: error: {' '.join(str(error).split())}", file=sys.stderr)
         return 2
     try:
         metrics = asyncio.run(trainer.train())

@@ -48,7 +48,7 @@ class CommandView(gymnasium.Wrapper[Any, Any, Any, Any]):
         config: The sizes.
 
     Raises:
-        ValueError: In ``reset()``: the environment has no admissible commands.
+        ValueError: In ``reset()``: the environment lists no admissible commands, since it takes free text there.
 
     """
 
@@ -66,10 +66,11 @@ class CommandView(gymnasium.Wrapper[Any, Any, Any, Any]):
         """Begins an episode."""
         words, info = self.env.reset(seed=seed, options=options)
         if not info.get("admissible_commands"):
-            name = type(self.env.unwrapped).__name__
+            name, key = type(self.env.unwrapped).__name__, "info['admissible_commands']"
+            has = f"lists no command in {key}" if "admissible_commands" in info else f"has no {key}"
             raise ValueError(
-                f"{name} has no info['admissible_commands'] when an episode begins: an agent that is trained here "
-                "chooses among commands; use an environment that lists them"
+                f"{name} {has} when an episode begins: an agent that is trained here chooses among commands; use an "
+                "environment that lists them"
             )
         return self._see(words, info), info
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from echo_shm.missing import needs
 from echo_shm.planning.agents.configs import TrainingConfig
+from echo_shm.planning.agents.devices import usable
 from echo_shm.planning.agents.ppo import PPO
 from echo_shm.planning.training import checkpoints
 from echo_shm.planning.training.evaluation import evaluate
@@ -48,18 +49,19 @@ class EchoRLTrainer:
             counters and the learner's generators are as they were. Environments begin new episodes, with other seeds.
 
     Raises:
-        ValueError: The environment cannot be used, or numbers do not fit together; or there is no checkpoint to resume
-            from, or there is one and ``resume`` is False.
+        ValueError: The environment cannot be used, or numbers do not fit together; PyTorch does not know the device, or
+            it is not here; or there is no checkpoint to resume from, or there is one and ``resume`` is False.
+        TypeError: The environment does not take these ``env_kwargs``.
         gymnasium.error.Error: There is no such environment.
+        OSError: The environment's data are not there.
 
     """
 
     def __init__(self, config: TrainingConfig, *, resume: bool = False) -> None:
         self.config = config
+        auto = "cuda" if torch.cuda.is_available() else "cpu"
+        device = usable(auto if config.device == "auto" else config.device)
         self.settings = Settings.of(config)
-        device = config.device
-        if device == "auto":
-            device = "cuda" if torch.cuda.is_available() else "cpu"
         self.planner = self.settings.planner().to(device)
         self.ppo = PPO(self.planner, config.ppo, seed=config.seed)
         self.metrics = TrainingMetrics()

@@ -247,6 +247,25 @@ def test_the_command(tmp_path, capsys):
     assert "--suite: use it once" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("kind", ["openai", "anthropic", "gemini"])
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_a_server_without_a_key_is_refused_at_once(kind, jobs, tmp_path, capsys, monkeypatch):
+    """In a line, before the first run. The table needs none."""
+    need({"gemini": "google.genai"}.get(kind, kind))
+    for name in ("OPENAI_API_KEY", "OPENAI_ADMIN_KEY", "ANTHROPIC_API_KEY", "ANTHROPIC_AUTH_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
+    for name in ("GEMINI_API_KEY", "GOOGLE_API_KEY"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))  # newer clients look for credentials there
+    words = ["--tasks", "code", "--agents", "random,react", "--backbones", f"{kind}:m", "--seeds", "1", "--no-plots"]
+    words += ["--jobs", jobs, "--output", str(tmp_path / "out")]
+    assert evaluate.main(words) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if not line.startswith("left out")]
+    assert line.startswith(f"backbone '{kind}:m': no key for 'm': give api_key, or set {kind.upper()}_API_KEY")
+    assert not (tmp_path / "out" / "runs").exists()
+    assert evaluate.main([*words, "--table"]) == 0
+
+
 def test_the_command_says_in_a_line_what_failed(tmp_path, capsys, monkeypatch):
     """The status is 2 before the first run, and 1 after."""
     words = ["--tasks", "textworld-2x1", "--agents", "random", "--seeds", "1", "--no-plots", "--output"]
