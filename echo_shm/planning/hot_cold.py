@@ -16,7 +16,7 @@ from echo_shm.planning.surprise import Name, Scored, Scorer, Scoring
 from echo_shm.replay import HotCold, HotColdInfo, MinHeap, Replay, Table
 from echo_shm.replay.item import Item
 from echo_shm.replay.table import lay_out_table
-from echo_shm.replay.validation import integer
+from echo_shm.replay.validation import integer, number
 from echo_shm.ring.protocols import Transport
 from echo_shm.spec import Array, Spec, Tree
 from echo_shm.workers.group import WorkerGroup
@@ -105,6 +105,8 @@ class HotColdReplay(Replay):
         max_producers: int = 1024,
         transport: Transport | Sequence[Transport] | None = None,
     ) -> None:
+        if not 0 <= number("hot_share", hot_share) <= 1:
+            raise ValueError(f"hot_share={hot_share!r}: use a number from 0 to 1")
         sampler = HotCold(hot_size, hot_share, age_threshold, max_age, temperature, target_effective, beta)
         size = sampler.hot_size + integer("cold_size", cold_size, 1)
         scoring = Scoring.of(example, plan, reward, decay, plan_weight, reward_weight)

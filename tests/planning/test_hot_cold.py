@@ -328,7 +328,7 @@ def test_clients_and_top_see_the_parts():
     [
         ({"hot_size": 0}, "hot_size=0: use an integer, 1 or more"),
         ({"cold_size": 0}, "cold_size=0: use an integer, 1 or more"),
-        ({"hot_share": 1.5}, r"share=1\.5: use a number from 0 to 1"),
+        ({"hot_share": 1.5}, r"^hot_share=1\.5: use a number from 0 to 1"),
         ({"age_threshold": -1}, "age=-1: use an integer, 0 or more"),
         ({"age_threshold": 9, "max_age": 8}, "max_age=8 is below age=9"),
         ({"temperature": 0}, "temperature=0: use a finite number above 0"),

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from echo_shm.planning.agents.reading import Readable
-from echo_shm.replay.validation import above_zero, at_least_zero, flag, integer
+from echo_shm.replay.validation import above_zero, at_least_zero, flag, integer, number
 
 
 def _share(label: str, value: object) -> None:
@@ -125,8 +125,8 @@ class ReplayConfig(Readable):
         for name in ("hot_buffer_size", "cold_buffer_size", "age_threshold"):
             integer(name, getattr(self, name), 1)
         above_zero("temperature", self.temperature)
-        if self.target_effective is not None:
-            _share("target_effective", self.target_effective)
+        if self.target_effective is not None and not 0 < number("target_effective", self.target_effective) <= 1:
+            raise ValueError(f"target_effective={self.target_effective!r}: use a number above 0 and at most 1, or None")
         for name in ("beta", "plan_weight", "reward_weight"):
             at_least_zero(name, getattr(self, name))
         if self.sampling not in ("surprise", "uniform"):
@@ -235,3 +235,9 @@ class TrainingConfig(Readable):
             given = getattr(self, name)
             if not isinstance(given, kind) and (name, given) != ("replay", None):
                 raise TypeError(f"{name}={given!r:.80}: use a {kind.__name__}")
+        max_age, by_surprise = self.ppo.max_age, self.replay is not None and self.replay.sampling == "surprise"
+        if self.replay is not None and by_surprise and max_age is not None and max_age < self.replay.age_threshold:
+            raise ValueError(
+                f"ppo.max_age={max_age} is below replay.age_threshold={self.replay.age_threshold}: steps would go "
+                "before they are cold; use a larger max_age, or a smaller age_threshold"
+            )

@@ -208,16 +208,19 @@ class _Formatter(argparse.RawDescriptionHelpFormatter):
 
 
 def _comments(cls: type) -> dict[str, str]:
-    """What the source says above each field, after ``#:``."""
-    found, said = {}, ""
-    # Not inspect.getsource(): it looks into the file of the package from which the class is exported.
-    checks: Any = cls.__dict__["__post_init__"]
-    source = Path(checks.__code__.co_filename).read_text(encoding="utf-8")
-    for line in source.partition(f"class {cls.__name__}(")[2].partition("def __post_init__")[0].splitlines():
-        if comment := re.match(r"\s*#: (.*)", line):
-            said = f"{said} {comment[1]}".strip()
-        elif named := re.match(r"\s*(\w+): ", line):
-            found[named[1]], said = said, ""
+    """What the source says above each field, after ``#:``. A class has the fields of those that it is made of, too."""
+    found: dict[str, str] = {}
+    for one in reversed(cls.__mro__):
+        # Not inspect.getsource(): it looks into the file of the package from which the class is exported.
+        checks: Any = one.__dict__.get("__post_init__")
+        if checks is None:
+            continue
+        said, source = "", Path(checks.__code__.co_filename).read_text(encoding="utf-8")
+        for line in source.partition(f"class {one.__name__}(")[2].partition("def __post_init__")[0].splitlines():
+            if comment := re.match(r"\s*#: (.*)", line):
+                said = f"{said} {comment[1]}".strip()
+            elif named := re.match(r"\s*(\w+): ", line):
+                found[named[1]], said = said, ""
     return found
 
 

@@ -7,10 +7,13 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig
+from echo_shm.planning.agents.reading import Readable
 from echo_shm.planning.evaluation import models
 from echo_shm.planning.evaluation.agents import AGENTS
-from echo_shm.planning.evaluation.configs import EvaluationConfig
+from echo_shm.planning.evaluation.configs import EvaluationConfig, names
 from echo_shm.planning.evaluation.evaluation import Evaluation, Results
+from echo_shm.replay.validation import integer
 
 __all__ = ["BenchmarkConfig", "BenchmarkResult", "EchoRLBenchmark", "TaskResult"]
 
@@ -21,12 +24,15 @@ BACKBONES = {"gpt-": "openai:", "claude-": "anthropic:", "gemini-": "gemini:"}
 
 #: What of ``echo_rl_configs`` is a setting of an :class:`EvaluationConfig`, and what each task has of its own.
 _SETTINGS = {"total_timesteps": "steps", "planning_config": "planning", "ppo_config": "ppo", "replay_config": "replay"}
+_KINDS = {"planning_config": PlanningConfig, "ppo_config": PPOConfig, "replay_config": ReplayConfig}
 _OF_THE_TASK = ("num_actors", "num_learners", "batch_size", "device")
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchmarkConfig:
+class BenchmarkConfig(Readable):
     """EchoRL's name of an :class:`EvaluationConfig`, which :meth:`evaluation` makes of it.
+
+    Lists may be given as one text with commas.
 
     Names of ours are taken beside EchoRL's, which mean: ``alfworld`` the text world of our own, since ALFWorld's games
     need its data; ``webshop`` the shop and ``cruxeval`` the questions about code of our own; ``ppo-rlhf`` PPO with the
@@ -40,12 +46,23 @@ class BenchmarkConfig:
     baselines: Sequence[str] = ("react", "tot", "ppo-rlhf", "impala")
     num_seeds: int = 10
     num_episodes: int = 100
-    #: ``total_timesteps``, ``planning_config``, ``ppo_config`` and ``replay_config``, for all that learn. How many
-    #: actors and learners there are, batches and devices are the task's: those say nothing.
+    #: ``total_timesteps``, ``planning_config``, ``ppo_config`` and ``replay_config``, for all that learn; each of the
+    #: last three may be a mapping of its fields. How many actors and learners there are, batches and devices are the
+    #: task's: those say nothing.
     echo_rl_configs: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     output_dir: str = "./benchmark_results"
     #: Runs at the same time.
     jobs: int = 1
+
+    def __post_init__(self) -> None:
+        for name in ("tasks", "backbones", "baselines"):
+            object.__setattr__(self, name, names(name, getattr(self, name)))
+        for name in ("num_seeds", "num_episodes", "jobs"):
+            integer(name, getattr(self, name), 1)
+        if not isinstance(self.output_dir, str) or not self.output_dir:
+            raise ValueError(f"output_dir={self.output_dir!r}: use the name of a directory")
+        if not isinstance(self.echo_rl_configs, Mapping):
+            raise TypeError(f"echo_rl_configs={self.echo_rl_configs!r:.80}: use a mapping of names to values")
 
     def evaluation(self) -> EvaluationConfig:
         """Our configuration.
@@ -60,6 +77,8 @@ class BenchmarkConfig:
             if name not in _SETTINGS:
                 known = ", ".join((*_SETTINGS, *_OF_THE_TASK))
                 raise ValueError(f"echo_rl_configs has {name!r}: use some of {known}")
+            if name in _KINDS and isinstance(given[name], Mapping):
+                given[name] = _KINDS[name](**given[name])
         agents = dict.fromkeys(["echo_rl", *(_agent(name) for name in self.baselines)])
         return EvaluationConfig(
             output=self.output_dir,

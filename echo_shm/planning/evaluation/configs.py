@@ -8,18 +8,24 @@ from echo_shm.planning.agents.reading import Readable
 from echo_shm.replay.validation import above_zero, integer
 
 
-def _names(label: str, value: object) -> tuple[str, ...]:
-    """A list of names, or a text with commas between them."""
+def names(label: str, value: object) -> tuple[str, ...]:
+    """A list of names, or a text with commas between them.
+
+    Raises:
+        TypeError: It is something else.
+        ValueError: There is no name, or one is there twice.
+
+    """
     given = value.split(",") if isinstance(value, str) else value
     if not isinstance(given, Iterable) or not all(isinstance(one, str) for one in given):
         raise TypeError(f"{label}={value!r:.80}: use a list of names")
-    names = tuple(one.strip() for one in given if one.strip())
-    if not names:
+    found = tuple(one.strip() for one in given if one.strip())
+    if not found:
         raise ValueError(f"{label}={value!r:.80}: use one name or more")
-    twice = sorted({one for one in names if names.count(one) > 1})
+    twice = sorted({one for one in found if found.count(one) > 1})
     if twice:
         raise ValueError(f"{label}={value!r:.80}: {twice[0]!r} is there twice")
-    return names
+    return found
 
 
 @dataclass(frozen=True)
@@ -59,7 +65,7 @@ class EvaluationConfig(Readable):
         if not isinstance(self.output, str) or not self.output:
             raise ValueError(f"output={self.output!r}: use the name of a directory")
         for name in ("tasks", "agents", "backbones"):
-            object.__setattr__(self, name, _names(name, getattr(self, name)))
+            object.__setattr__(self, name, names(name, getattr(self, name)))
         for name in ("seeds", "steps", "episodes", "imitation_updates", "jobs"):
             integer(name, getattr(self, name), 1)
         integer("first_seed", self.first_seed, 0)

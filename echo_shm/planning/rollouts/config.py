@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from echo_shm.errors import ConnectionClosedError, EchoShmError
+from echo_shm.planning.agents.reading import Readable
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
 from echo_shm.spec import Array
@@ -32,7 +33,7 @@ class RolloutError(EchoShmError):
 
 
 @dataclass(frozen=True)
-class RolloutConfig:
+class RolloutConfig(Readable):
     """How a :class:`RolloutEngine` runs rollouts. Times are in seconds."""
 
     #: Rollouts that run at the same time, if there are so many environments. Others wait in ``submit``.
@@ -72,6 +73,8 @@ class RolloutConfig:
         at_least_zero("temperature", self.temperature)
         if self.reuse not in ("shared", "rollout", "none"):
             raise ValueError(f"reuse={self.reuse!r}: use 'shared', 'rollout' or 'none'")
+        if not isinstance(self.scheduling, BandwidthConfig):
+            raise TypeError(f"scheduling={self.scheduling!r:.80}: use a BandwidthConfig")
 
 
 @dataclass(frozen=True)

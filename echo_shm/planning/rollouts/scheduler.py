@@ -7,13 +7,14 @@ from typing import Literal
 
 import numpy as np
 
+from echo_shm.planning.agents.reading import Readable
 from echo_shm.planning.costs import effective_cost, rollout_priorities
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
 from echo_shm.spec import Array
 
 
 @dataclass(frozen=True)
-class BandwidthConfig:
+class BandwidthConfig(Readable):
     """How rollouts are ordered. Names that EchoRL has, too, mean the same."""
 
     #: The cost of attention over t tokens is ``attention_scale * t * (t + 1) / 2``.

@@ -1,11 +1,23 @@
 """Configurations: their defaults, from a file, from a command line, and what is said of wrong ones."""
 
 import dataclasses
+import re
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from echo_shm.planning import PlanningConfig, PPOConfig, ReplayConfig, TrainingConfig
+from echo_shm.planning import (
+    BandwidthConfig,
+    PlanningConfig,
+    PPOConfig,
+    ReplayConfig,
+    RolloutConfig,
+    TrainingConfig,
+)
+from echo_shm.planning.core import ExecutionConfig, bandwidth
+from echo_shm.planning.evaluation.benchmark import BenchmarkConfig
 
 
 def test_defaults_are_the_documented_ones():
@@ -129,6 +141,83 @@ def test_a_part_of_another_kind_is_refused():
         TrainingConfig("x", ppo=3)  # type: ignore[arg-type]
     with pytest.raises(TypeError, match="env_kwargs=3: use a mapping of names to values"):
         TrainingConfig("x", env_kwargs=3)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (
+            lambda: ReplayConfig(target_effective=0.0),
+            "target_effective=0.0: use a number above 0 and at most 1",
+        ),
+        (lambda: RolloutConfig(scheduling=3), "scheduling=3: use a BandwidthConfig"),  # type: ignore[arg-type]
+        (lambda: ExecutionConfig(scheduling=3), "scheduling=3: use a BandwidthConfig"),  # type: ignore[arg-type]
+        (lambda: BenchmarkConfig(num_seeds=0), "num_seeds=0: use an integer, 1 or more"),
+        (lambda: BenchmarkConfig(tasks=3), "tasks=3: use a list of names"),  # type: ignore[arg-type]
+        (lambda: BenchmarkConfig(echo_rl_configs=3), "echo_rl_configs=3: use a mapping"),  # type: ignore[arg-type]
+        (lambda: BenchmarkConfig(output_dir=""), "output_dir='': use the name of a directory"),
+        (
+            lambda: TrainingConfig("x", ppo=PPOConfig(max_age=999), replay=ReplayConfig()),
+            "ppo.max_age=999 is below replay.age_threshold=1000: ",
+        ),
+    ],
+)
+def test_what_fits_nothing_is_refused_at_once(make: Callable[[], object], said: str):
+    """When a configuration is made, and not when it is used."""
+    with pytest.raises((ValueError, TypeError), match=re.escape(said)):
+        make()
+
+
+def test_ages_that_fit_are_taken():
+    """Steps may go as soon as they are cold. A replay that is drawn uniformly has no cold part."""
+    TrainingConfig("x", ppo=PPOConfig(max_age=1000), replay=ReplayConfig())
+    TrainingConfig("x", ppo=PPOConfig(max_age=5), replay=ReplayConfig(sampling="uniform"))
+
+
+READ: list[tuple[Any, str, str, Any, str]] = [
+    (
+        RolloutConfig,
+        'reuse = "none"\n[scheduling]\nmax_wait = 3\n',
+        "--reuse none --scheduling.max-wait 3",
+        RolloutConfig(reuse="none", scheduling=BandwidthConfig(max_wait=3)),
+        "--scheduling.queue-weight QUEUE_WEIGHT Of seconds of waiting.",
+    ),
+    (
+        ExecutionConfig,
+        "max_cache_size = 7\ntimeout = 2.0\n",
+        "--max-cache-size 7 --timeout 2",
+        ExecutionConfig(max_cache_size=7, timeout=2.0),
+        "--timeout TIMEOUT How long a rollout may run",
+    ),
+    (BandwidthConfig, "max_wait = 3\n", "--max-wait 3", BandwidthConfig(max_wait=3), "Of seconds of waiting."),
+    (
+        bandwidth.BandwidthConfig,
+        "max_wait = 3\nhistory_size = 5\n",
+        "--max-wait 3 --history-size 5",
+        bandwidth.BandwidthConfig(max_wait=3, history_size=5),
+        "Of seconds of waiting.",
+    ),
+    (
+        BenchmarkConfig,
+        'tasks = ["arc", "code"]\n[echo_rl_configs]\ntotal_timesteps = 9\n',
+        "--tasks arc,code --echo-rl-configs.total-timesteps 9",
+        BenchmarkConfig(tasks=("arc", "code"), echo_rl_configs={"total_timesteps": 9}),
+        "What is compared with echo_rl",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "text", "arguments", "expected", "helps"), READ)
+def test_every_configuration_is_read(
+    kind: Any, text: str, arguments: str, expected: Any, helps: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    """From a file and from arguments, alike. The help has the words of the fields that a class inherits, too."""
+    path = tmp_path / "settings.toml"
+    path.write_text(text)
+    assert kind.from_toml(path) == kind.from_args(arguments.split()) == expected
+    with pytest.raises(SystemExit):
+        kind.from_args(["--help"])
+    assert helps in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_mapping_that_was_given_may_change():

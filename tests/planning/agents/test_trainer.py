@@ -160,6 +160,44 @@ def test_what_cannot_be_trained_is_refused_at_once():
         EchoRLTrainer(TINY, resume=True)
     with pytest.raises(ValueError, match=r"CodeReasoning has no info\['admissible_commands'\] when an episode begins"):
         Settings.of(replace(TINY, env_name="CodeReasoning"))
+    with pytest.raises(
+        ValueError, match=r"Shop lists no command in info\['admissible_commands'\] when an episode begins"
+    ):
+        Settings.of(replace(TINY, env_name="Shop"))
     with pytest.raises(TypeError, match="TextWorldConfig has no field 'room': it has max_steps, seed, task_type"):
         Settings.of(replace(TINY, env_name="TextWorld", env_kwargs={"room": 2}))
     assert Settings.of(TINY).success_return == 475.0  # what Gymnasium says of this environment
+
+
+@pytest.mark.parametrize("device", ["cuda", "bogus", "meta"])
+def test_a_device_that_is_not_there_is_refused(device: str, monkeypatch: pytest.MonkeyPatch):
+    """Before anything is made."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=f"device='{device}'.*: use .*'cpu'"):
+        EchoRLTrainer(replace(TINY, device=device))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("CartPole-v1 --device bogus", "device='bogus' is none of PyTorch's: use 'cpu', or 'cuda' where there is one"),
+        ("NoSuch-v0", "Environment `NoSuch` doesn't exist."),
+        ("nowhere:NoSuch-v0", "No module named 'nowhere'"),
+        ("Alfworld", "ALFWORLD_DATA is not set"),
+        ("CartPole-v1 --env-kwargs.bogus 1", "unexpected keyword argument 'bogus'"),
+        ("CartPole-v1 --replay --ppo.max-age 5", "ppo.max_age=5 is below replay.age_threshold=1000: "),
+    ],
+)
+def test_the_command_says_in_a_line_what_cannot_be_trained(
+    words: str, said: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+):
+    """The status is 2, as of any command."""
+    monkeypatch.delenv("ALFWORLD_DATA", raising=False)
+    try:
+        status = main(["--env-name", *words.split()])
+    except SystemExit as error:  # what argparse itself has refused
+        status = error.code
+    assert status == 2
+    *_, line = capsys.readouterr().err.splitlines()
+    assert line.startswith("echo_shm.planning.training: error: ")
+    assert said in line

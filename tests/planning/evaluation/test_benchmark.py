@@ -36,6 +36,8 @@ def test_names_are_translated():
         steps=900,
         ppo=PPOConfig(gamma=0.9),
     )
+    read = BenchmarkConfig(tasks="cartpole, arc", echo_rl_configs={"ppo_config": {"gamma": 0.9}}).evaluation()
+    assert (read.tasks, read.ppo) == (("cartpole", "arc"), PPOConfig(gamma=0.9))
     with pytest.raises(ValueError, match="echo_rl_configs has 'timesteps': use some of total_timesteps"):
         BenchmarkConfig(echo_rl_configs={"timesteps": 3}).evaluation()
     with pytest.raises(
