@@ -79,8 +79,8 @@ def test_what_fits_is_shown_and_what_does_not_is_counted(says: tuple[str, tuple[
 
 def test_an_environment_without_commands_is_refused_and_one_that_runs_out_of_them_has_the_empty_one():
     """It says what is missing when an episode begins. Later there may be none: when it is over."""
-    for none in (None, ()):
-        with pytest.raises(ValueError, match=r"Said has no info\['admissible_commands'\] when an episode begins"):
+    for none, has in ((None, "has no"), ((), "lists no command in")):
+        with pytest.raises(ValueError, match=rf"Said {has} info\['admissible_commands'\] when an episode begins"):
             CommandView(Said(("go", none)), TextConfig()).reset()
     env = Said(("go", ("go",)), ("north", ()), ("north", None), ("north", ("go",)), ("north", ()))
     view = CommandView(env, TextConfig(max_tokens=4))
