@@ -133,6 +133,8 @@ class Evaluation:
         self._done += 1
         reached = "" if result["reached"] is None else f", {result['steps_to_threshold']:,} steps"
         reached += " (threshold not reached)" if result["reached"] is False else ""
+        failed = f", {result['failed']} of {result['episodes']} episodes without an answer"
+        reached += failed if result["failed"] else ""
         self._say(
             f"[{self._done}/{len(self.runs)}] {run.name}: success {result['success_rate']:.2f}, "
             f"return {result['avg_reward']:.2f}{reached}, {result['seconds']:.1f} s"

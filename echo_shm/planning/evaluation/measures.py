@@ -22,7 +22,11 @@ class Measures:
         passes_per_success: These for each episode that succeeded while it learned.
         learner_cost: The sum of its absolute policy losses, which EchoRL's efficiency counts as the learner's cost.
         cut_steps: Of an agent that learns: steps of which some text or commands had no room.
-        etps: Of a language model: tokens of observations and actions a second.
+        failed: Of a language model: episodes in which it did not answer, however often it was asked, or answered
+            nonsense. Each counts as one without success. Of ReAct, its return and its steps count as 0.
+        etps: Of a language model: tokens of observations and actions a second, of episodes that did not fail. Of a
+            server's model those that the server counts, for ReAct; None for a tree of thoughts, which sends all again
+            with each question, or if the server does not say.
         eta: Of a language model: reward for each entry of a KV cache that attention has read.
         kv_reuse: The share of the tokens that it read which were computed before.
         bandwidth_per_success: Entries of a KV cache for each episode that succeeded.
@@ -41,6 +45,7 @@ class Measures:
     passes_per_success: float | None = None
     learner_cost: float | None = None
     cut_steps: int | None = None
+    failed: int | None = None
     etps: float | None = None
     eta: float | None = None
     kv_reuse: float | None = None

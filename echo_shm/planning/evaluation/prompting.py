@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+from echo_shm.planning.backbones.protocol import BackboneError
 from echo_shm.planning.costs import bandwidth_efficiency
 from echo_shm.planning.evaluation.acting import Acting
 from echo_shm.planning.evaluation.agents import Agent
@@ -18,7 +19,7 @@ from echo_shm.planning.evaluation.measures import Measures
 from echo_shm.planning.evaluation.models import Model, open_model
 from echo_shm.planning.evaluation.tasks import Task
 from echo_shm.planning.evaluation.tree import Search, ask_action, think
-from echo_shm.planning.rollouts.config import RolloutConfig
+from echo_shm.planning.rollouts.config import RolloutConfig, RolloutError, RolloutResult
 from echo_shm.planning.rollouts.engine import RolloutEngine
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.planning.rollouts.tracker import Efficiency
@@ -39,8 +40,10 @@ class Episode:
     reward: float
     success: bool
     steps: int
-    #: Tokens of observations and actions; None with a server.
+    #: Tokens of observations and actions; None if nobody knows.
     tokens: int | None
+    #: Why the model did not answer, if it did not.
+    error: RolloutError | None = None
 
 
 async def prompt(
@@ -56,6 +59,9 @@ async def prompt(
         seed: Of environments, and of what is drawn.
         folder: Where models are kept that are trained here.
 
+    Raises:
+        RolloutError: The model did not answer in any episode.
+
     """
     model = await asyncio.to_thread(open_model, backbone, task, config.imitation_updates, folder)
     first = seed * 1_000_003 % 2**29
@@ -63,6 +69,9 @@ async def prompt(
     play = _tree if agent.name == "tot" else functools.partial(_react, shares=agent.shares)
     began = time.monotonic()
     episodes, figures = await play(model, task, seeds, seed)
+    errors = [one.error for one in episodes if one.error is not None]
+    if len(errors) == len(episodes):
+        raise errors[0]
     return _measures(episodes, figures, time.monotonic() - began)
 
 
@@ -79,13 +88,30 @@ async def _react(
     async with RolloutEngine(
         model.backbone, make, workers=1, envs_per_worker=slots, config=config, tokenizer=model.tokenizer
     ) as engine:
-        results = await asyncio.gather(*[engine.submit(state, seed=one) for one in seeds])
-        episodes = []
-        for result in results:
-            tokens = sum(len(turn.observation_tokens) + len(turn.action_tokens) for turn in result.turns)
-            known = None if model.tokenizer is None else tokens
-            episodes.append(Episode(result.reward, result.success, len(result.turns), known))
-        return episodes, engine.tracker.snapshot()
+
+        async def play(one: int) -> Episode:
+            try:
+                result = await engine.submit(state, seed=one)
+            except RolloutError as error:
+                _refuse_others(error)
+                return Episode(0.0, False, 0, None, error)
+            return Episode(result.reward, result.success, len(result.turns), _tokens(model, result))
+
+        return list(await asyncio.gather(*[play(one) for one in seeds])), engine.tracker.snapshot()
+
+
+def _refuse_others(error: RolloutError) -> None:
+    """Raises it, unless it is about the model: an environment that fails says nothing of an agent."""
+    if not isinstance(error.__cause__, BackboneError):
+        raise error
+
+
+def _tokens(model: Model, result: RolloutResult) -> int | None:
+    """The tokens of a conversation: of a server's, those of its last context and its last answer."""
+    if model.tokenizer is not None:
+        return sum(len(turn.observation_tokens) + turn.answer_length for turn in result.turns)
+    last = result.turns[-1]
+    return last.context_length + last.answer_length if last.context_length else None
 
 
 async def _tree(model: Model, task: Task, seeds: Sequence[int], seed: int) -> tuple[list[Episode], Efficiency]:
@@ -102,7 +128,7 @@ async def _tree(model: Model, task: Task, seeds: Sequence[int], seed: int) -> tu
 
 
 async def _searched(engine: RolloutEngine, model: Model, task: Task, seed: int) -> Episode:
-    """One episode. It ends, too, when the context is full."""
+    """One episode. It ends, too, when the context is full, and when the model does not answer."""
 
     async def ask(text: str, temperature: float) -> str:
         return (await engine.submit(text, temperature=temperature)).text
@@ -111,10 +137,15 @@ async def _searched(engine: RolloutEngine, model: Model, task: Task, seed: int) 
     search, reward, steps, success, over = Search(), 0.0, 0, False, False
     shown, _ = await asyncio.to_thread(env.reset, seed=seed)
     context = f"{task.prompt}\n{shown}" if model.told else shown
-    tokens = model.count(shown)
+    tokens, failure = model.count(shown), None
     while not over and _fits(model, context):
-        thoughts = await think(ask, context, search, model.told)
-        answer = await ask(ask_action(context, thoughts, model.told), 0.0)
+        try:
+            thoughts = await think(ask, context, search, model.told)
+            answer = await ask(ask_action(context, thoughts, model.told), 0.0)
+        except RolloutError as error:
+            _refuse_others(error)
+            success, failure = False, error
+            break
         action = next((line.strip() for line in answer.splitlines() if line.strip()), "")
         action = action if action.lower().startswith("action:") else f"Action: {action}"
         shown, earned, terminated, truncated, info = await asyncio.to_thread(env.step, action)
@@ -124,7 +155,7 @@ async def _searched(engine: RolloutEngine, model: Model, task: Task, seed: int) 
         if tokens is not None:
             tokens += (model.count(action) or 0) + (model.count(shown) or 0)
     env.close()
-    return Episode(reward, success, steps, tokens)
+    return Episode(reward, success, steps, None if failure else tokens, failure)
 
 
 def _fits(model: Model, context: str) -> bool:
@@ -156,6 +187,7 @@ def _measures(episodes: Sequence[Episode], figures: Efficiency, seconds: float) 
         episodes=len(episodes),
         steps=sum(one.steps for one in episodes),
         seconds=seconds,
+        failed=sum(one.error is not None for one in episodes),
         etps=sum(tokens) / seconds if tokens else None,
         eta=bandwidth_efficiency(reward, spent) if read else None,
         kv_reuse=figures.reuse_rate if read else None,

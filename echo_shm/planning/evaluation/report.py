@@ -10,7 +10,7 @@ from typing import Any
 
 from echo_shm.planning.evaluation.configs import EvaluationConfig
 from echo_shm.planning.evaluation.runs import LeftOut
-from echo_shm.planning.evaluation.summary import RATES
+from echo_shm.planning.evaluation.summary import RATES, label
 
 _PACKAGES = ("echo-shm", "numpy", "torch", "gymnasium", "minigrid")
 
@@ -67,6 +67,12 @@ def about(config: EvaluationConfig, runs: Sequence[dict[str, Any]], left_out: Se
     by_why: dict[str, list[str]] = {}
     for one in left_out:
         by_why.setdefault(one.why, []).append(f"{one.agent} on {one.task}")
+    said += [
+        f"The model did not answer in {run['failed']} of {run['episodes']} episodes of {label(run)} on {run['task']} "
+        f"with seed {run['seed']}; they count as ones without success."
+        for run in runs
+        if run["failed"]
+    ]
     said += [f"Left out: {', '.join(pairs)}: {why}." for why, pairs in by_why.items()]
     return "\n\n".join(said)
 

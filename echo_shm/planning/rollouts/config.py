@@ -94,6 +94,8 @@ class Turn:
     reused: int
     #: How often the weights had been changed before the answer began.
     version: int
+    #: Tokens of the answer. With a remote backbone as its server counts them, so 0 if it does not say.
+    answer_length: int = 0
 
 
 @dataclass(frozen=True)
@@ -175,6 +177,7 @@ class Answer:
     context_length: int
     reused: int
     version: int
+    length: int
 
     def turn(self, observation: str, reward: float, read: list[int]) -> Turn:
         """The step of a rollout that it was: to what it answered, what it earned, and the tokens read before it."""
@@ -188,4 +191,5 @@ class Answer:
             self.context_length,
             self.reused,
             self.version,
+            self.length,
         )

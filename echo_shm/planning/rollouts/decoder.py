@@ -107,7 +107,8 @@ class LocalDecoder:
             self._scheduler.remove(job)
             del self._jobs[job]
         reused = max(0, context - job.read)
-        return Answer(self._tokenizer.decode(job.tokens), job.tokens, job.log_probs, context, reused, version)
+        text, length = self._tokenizer.decode(job.tokens), len(job.tokens)
+        return Answer(text, job.tokens, job.log_probs, context, reused, version, length)
 
     def _wait_for_turn(self, job: _Job) -> None:
         sequence = job.sequence

@@ -123,13 +123,14 @@ class RemoteDialogue:
             if not isinstance(text, str):
                 raise TypeError(f"the text is {type(text).__name__}: a string was expected")
             tokens, cached = integer("input_tokens", tokens, 0), integer("cached_tokens", cached, 0)
-            self._counts.tokens += integer("output_tokens", completion.output_tokens, 0)
+            length = integer("output_tokens", completion.output_tokens, 0)
+            self._counts.tokens += length
         except (BackboneError, asyncio.CancelledError):
             raise
         except Exception as error:
             raise BackboneError(f"the backbone failed: {type(error).__name__}: {error}") from error
         self._messages.append(Message("assistant", text))
-        return Answer(text, [], [], tokens, min(cached, tokens), 0)
+        return Answer(text, [], [], tokens, min(cached, tokens), 0, length)
 
     def close(self) -> None:
         """Nothing is held."""

@@ -12,13 +12,16 @@ from hypothesis import strategies as st
 
 need("gymnasium")
 
-from echo_shm.planning.backbones.protocol import Completion  # noqa: E402
+from echo_shm.errors import EchoShmError  # noqa: E402
+from echo_shm.planning.backbones.protocol import BackboneError, Completion  # noqa: E402
 from echo_shm.planning.backbones.tokenizers import ByteTokenizer  # noqa: E402
-from echo_shm.planning.evaluation import agents, prompting, tasks  # noqa: E402
+from echo_shm.planning.evaluation import agents, models, prompting, tasks  # noqa: E402
 from echo_shm.planning.evaluation.acting import Acting, action_of  # noqa: E402
 from echo_shm.planning.evaluation.configs import EvaluationConfig  # noqa: E402
+from echo_shm.planning.evaluation.evaluation import Evaluation  # noqa: E402
 from echo_shm.planning.evaluation.models import Model  # noqa: E402
 from echo_shm.planning.evaluation.tree import VALUES, Search, think, value_of  # noqa: E402
+from echo_shm.planning.rollouts.config import RolloutError  # noqa: E402
 
 pytestmark = pytest.mark.watchdog(120)
 
@@ -107,13 +110,15 @@ def test_values_and_empty_proposals():
 class Interpreter:
     """A server that knows what code does. Of what it reads, it says, half was in its cache."""
 
-    def __init__(self, wrong):
-        self.wrong, self.asked = wrong, 0
+    def __init__(self, wrong, refused=()):
+        self.wrong, self.asked, self.refused = wrong, 0, refused
 
     async def complete(self, messages, *, max_tokens, temperature=1.0, stop=None):
         """Runs the function that is shown last."""
         text = messages[-1].text
         self.asked += 1
+        if any(code in text for code in self.refused):
+            raise BackboneError("status 400: no")
         if text.endswith("Value:"):
             answer = "likely"
         elif text.endswith("Plan:") or (text.count("Plan:") and not text.endswith("Action:")):
@@ -145,13 +150,54 @@ def test_what_is_measured_of_a_model(agent, wrong, tmp_path, monkeypatch):
         3,
     )
     assert found.kv_reuse == 0.5
-    assert found.etps is None
+    # Of a tree only the server could say which of the tokens are new.
+    assert found.etps == (None if agent == "tot" else pytest.approx(3 * (100 + 5) / found.seconds))
+    assert found.failed == 0
     cost = server.asked * (100 * 101 / 2 - 50 * 51 / 2)
     assert found.eta == pytest.approx(0.0 if wrong else 3 / cost)
     assert found.bandwidth_per_success == (None if wrong else cost / 3)
     assert found.steps_to_threshold is None
     asked_a_game = 3 + 3 + 3 + 3 + 1 if agent == "tot" else 1
     assert server.asked == 3 * asked_a_game
+
+
+@pytest.mark.parametrize("agent", ["react", "tot"])
+def test_a_model_that_does_not_answer_has_failed_there(agent, tmp_path, monkeypatch):
+    """The other episodes go on. The results say how many failed. If all do, the error is raised."""
+    task, config = tasks.find("code"), EvaluationConfig(str(tmp_path), "code", agent, ("openai:x",), 1, 5, episodes=3)
+    env = Acting(task.env_name, task.env_kwargs)
+    codes = [env.reset(seed=5 * 1_000_003 % 2**29 + i)[0].partition("assert")[0] for i in range(3)]
+    env.close()
+    monkeypatch.setattr(models, "look", nothing)
+
+    def answering(*refused):
+        server = Interpreter(False, refused)
+        monkeypatch.setattr(prompting, "open_model", lambda *_: Model(server, None, told=True, max_tokens=50))
+
+    answering(*codes)
+    with pytest.raises(RolloutError, match="tried 2 times: BackboneError: status 400: no"):
+        asyncio.run(Evaluation(config).run())
+    answering(codes[1])
+    said = []
+    (found,) = asyncio.run(Evaluation(config, said.append).run()).runs
+    figures = found["success_rate"], found["episodes"], found["steps"], found["failed"]
+    assert figures == (pytest.approx(2 / 3), 3, 2, 1)
+    assert ", 1 of 3 episodes without an answer, " in said[-1]
+    told = f"\n\nThe model did not answer in 1 of 3 episodes of {agent}, openai:x on code with seed 5; they "
+    assert told in (tmp_path / "table.md").read_text()
+
+
+async def nothing(spec):
+    """Looks at nothing."""
+
+
+def test_an_environment_that_fails_is_nobodys_failure(tmp_path, monkeypatch):
+    """The error is raised, and does not count against the agent."""
+    monkeypatch.setattr(prompting, "open_model", lambda *_: Model(Interpreter(False), None, told=True, max_tokens=50))
+    task = dataclasses.replace(tasks.find("code"), env_kwargs={"bogus": 1})
+    config = EvaluationConfig(str(tmp_path), "code", "react", episodes=2)
+    with pytest.raises(EchoShmError, match="bogus"):
+        asyncio.run(prompting.prompt(config, task, agents.find("react"), "openai:x", 5, tmp_path))
 
 
 @pytest.mark.parametrize(("agent", "reuses"), [("react", True), ("react_anew", False)])
