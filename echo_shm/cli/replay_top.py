@@ -59,7 +59,8 @@ class ReplayWatch:
         parts = sum(2 + min(count, most) + (count > most) for count, most in shown if count)
         waits = len(self._latest.seen.waiting) + (self._waits.writers is not None)
         lines = len(self._lines) + bool(self._lines)
-        return 14 + lines + (self._latest.version > 0) + parts + _WAIT_LINES * waits
+        hot_cold = sum(info.hot_cold is not None for info in self._latest.seen.tables.values())
+        return 14 + lines + (self._latest.version > 0) + parts + _WAIT_LINES * waits + hot_cold + (hot_cold > 0)
 
     def look(self) -> bool:
         """Takes another reading. Returns False if the replay was closed."""
@@ -104,7 +105,7 @@ class ReplayWatch:
         parts += [self._lines.table(), ""] if self._lines else []
         parts.append(self._tables(shown))
         parts += [f"and {more} more"] if more else []
-        parts += [self._limiters(shown), self._uses(shown)]
+        parts += [self._limiters(shown), self._uses(shown), *self._hot_and_cold(shown)]
         if self._latest.batches:
             parts += ["", self._rings_of_batches()]
         if self._writers():
@@ -237,6 +238,23 @@ class ReplayWatch:
             )
             table.add_row(console.literal(name), console.size(info.bytes), *ago, console.amount(info.deleted), ratio)
         return table
+
+    @staticmethod
+    def _hot_and_cold(shown: list[tuple[str, TableInfo]]) -> "list[Table]":
+        """The parts of tables that have two: how many items each has, and how its softmax draws them."""
+        columns = "temperature", "effective"
+        table = _table("parts of", "hot", *columns, "cold", *columns, "moved", "aged")
+        for name, info in shown:
+            if (found := info.hot_cold) is not None:
+                both = (
+                    (console.amount(one.size), f"{one.temperature:.3g}", console.amount(one.effective_sample_size))
+                    for one in (found.hot, found.cold)
+                )
+                table.add_row(
+                    console.literal(name), *next(both), *next(both), console.amount(found.moved),
+                    console.amount(found.aged),
+                )  # fmt: skip
+        return [table] if table.row_count else []
 
 
 def _bar(part: int | None, whole: int | None, noun: str) -> tuple[str, str]:

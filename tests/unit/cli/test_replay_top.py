@@ -13,9 +13,9 @@ from harness.actors import Actor
 from harness.programs import run
 from harness.waiting import until
 
-from echo_shm import Replay, SpecMismatchError, TcpTransport
+from echo_shm import Replay, SpecMismatchError, Table, TcpTransport
 from echo_shm.cli import console, replay_figures, replay_top
-from echo_shm.replay import RemoteWriter, ReplayClient
+from echo_shm.replay import HotCold, RemoteWriter, ReplayClient
 from echo_shm.replay.waits import Activity
 from echo_shm.ring import lockfile
 
@@ -87,6 +87,31 @@ def test_top_shows_tables_limiters_and_writers(name: str, monkeypatch: pytest.Mo
     assert re.search(r"steps +▅ +at most 5.0 in", out)  # of 11
     monkeypatch.setattr(replay_top, "_MOST_WRITERS", 0)
     assert "and 1 more" in screen_of(watch)
+
+
+def test_top_shows_hot_and_cold_parts(name: str) -> None:
+    """Of each table that has them; others have no such line."""
+    tables = [Table("plain"), Table("plans", HotCold(hot_size=50, age=1, temperature=0.25), max_size=100)]
+    with Replay(STEP, 111, tables, name=name) as replay:
+        for i in range(5):
+            replay.add(STEP, 1.0)
+            if i < 3:
+                replay.learned("plans")
+        feed = replay._rings._feed
+        assert feed is not None
+        feed.publish()
+        watch = replay_top.ReplayWatch(name)
+        out = screen_of(watch)
+        parts = replay.info("plans").hot_cold
+        assert parts is not None
+        hot, cold, moved = parts.hot.size, parts.cold.size, parts.moved
+        assert (hot, cold, moved) == (3, 2, 2)
+    lines = [line.split() for line in out.splitlines()]
+    part = "temperature", "effective"
+    at = lines.index(["parts", "of", "hot", *part, "cold", *part, "moved", "aged"])
+    assert lines[at + 1] == ["plans", "3", "0.25", "3", "2", "0.25", "2", "2", "0"]
+    assert not [line for line in lines[at + 2 :] if line[:1] == ["plain"]]
+    assert watch.other_lines == 14 + 2
 
 
 def _send_too_much(conn: Any, name: str) -> None:
