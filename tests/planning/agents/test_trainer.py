@@ -2,8 +2,11 @@
 
 import asyncio
 import contextlib
+import io
 import os
+import re
 import signal
+import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -30,6 +33,7 @@ from echo_shm.planning.training import checkpoints  # noqa: E402
 from echo_shm.planning.training.__main__ import main  # noqa: E402
 from echo_shm.planning.training.experience import Replayed, Weights, open_experience  # noqa: E402
 from echo_shm.planning.training.metrics import TrainingMetrics  # noqa: E402
+from echo_shm.planning.training.progress import Progress  # noqa: E402
 from echo_shm.planning.training.settings import Settings  # noqa: E402
 from echo_shm.planning.training.trainer import EchoRLTrainer  # noqa: E402
 
@@ -133,6 +137,35 @@ def test_ctrl_c_ends_the_command_with_a_checkpoint(tmp_path: Path, capsys: pytes
     pressing.result()
     assert status == 130
     assert capsys.readouterr().err == "interrupted\n"
+
+
+class Terminal(io.StringIO):
+    """What a terminal was sent."""
+
+    def isatty(self) -> bool:
+        """It is one."""
+        return True
+
+
+def test_the_bar_shows_return_and_success(monkeypatch: pytest.MonkeyPatch):
+    """On a terminal. Who wants no bar gets nothing."""
+    need("rich")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "200")
+    metrics = TrainingMetrics(timesteps=100, avg_return=21.25)
+    shown = []
+    for config in (replace(TINY, progress=True), TINY):
+        for metrics.evaluation_results in ({}, {"success_rate": 0.375}):
+            terminal = Terminal()
+            monkeypatch.setattr(sys, "stderr", terminal)
+            with Progress(config) as progress:
+                progress.show(metrics)
+            shown.append(re.sub(r"\x1b\[[^a-zA-Z]*[a-zA-Z]", "", terminal.getvalue()))
+    assert all("CartPole-v1" in one and "100/400" in one for one in shown[:2])
+    assert "return 21.2" in shown[0]
+    assert "success" not in shown[0]
+    assert "return 21.2, success 38 %" in shown[1]
+    assert shown[2:] == ["", ""]
 
 
 def test_what_is_learned_from_is_counted():
