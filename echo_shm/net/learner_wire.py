@@ -19,10 +19,13 @@ MAX_INFO = 1 << 16
 #: Most items of a batch: a frame's length has four bytes.
 MAX_ITEMS = (1 << 32) - 1
 
-#: Most batches that a learner may have that it was not told were heard to be done.
-MAX_HAS = (MAX_TEXT - 32) // 8
-
 _ASK = struct.Struct("<IIII16s")
+
+#: The longest body of ASK.
+MAX_ASK = 1 << 16
+
+#: Most batches that a learner may have that it was not told were heard to be done.
+MAX_HAS = (MAX_ASK - _ASK.size) // 8
 
 
 class Ask(NamedTuple):
@@ -96,6 +99,11 @@ def batch_header(n: int, number: int) -> bytes:
     return Header(Frame.BATCH, n, number).to_bytes()
 
 
+def full(count: int) -> bytes:
+    """The frame that says that no more batches come before the learner, so far done with so many, is done with more."""
+    return Header(Frame.FULL, 0, count).to_bytes()
+
+
 def end() -> bytes:
     """The frame that says that no batch will come any more."""
     return Header(Frame.END, 0, 0).to_bytes()
@@ -104,7 +112,7 @@ def end() -> bytes:
 def read_learner_header(data: bytes | memoryview) -> Header:
     """As :func:`read_header`, but only accepts what a learner may send."""
     header = read_header(data)
-    limits = {Frame.INFO: 0, Frame.ASK: MAX_TEXT, Frame.WANT: 0, Frame.DONE: 0, Frame.GIVE_BACK: 0}
+    limits = {Frame.INFO: 0, Frame.ASK: MAX_ASK, Frame.WANT: 0, Frame.DONE: 0, Frame.GIVE_BACK: 0}
     limits[Frame.BYE] = MAX_TEXT
     return header.within(limits, "learner")
 
@@ -117,7 +125,7 @@ def read_batch_header(data: bytes | memoryview, n: int) -> Header:
     header = read_header(data)
     limits = {Frame.ACK: 0, Frame.BYE: MAX_TEXT, Frame.INFO: MAX_INFO, Frame.REFUSE: MAX_TEXT, Frame.END: 0}
     if n:
-        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0}
+        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0, Frame.FULL: 0}
     if header.kind is Frame.BATCH and header.length != n:
         raise WireError(f"a batch of {header.length} items, expected {n}")
     return header.within(limits, "server")

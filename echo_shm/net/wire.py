@@ -72,6 +72,7 @@ class Frame(IntEnum):
     NEWS = 18
     NEED = 19
     PIECE = 20
+    FULL = 21
 
 
 class Refusal(IntEnum):

@@ -14,6 +14,7 @@ from echo_shm.errors import SegmentError
 from echo_shm.replay import arguments
 from echo_shm.replay.batch import Batch, TableInfo, read_table_info
 from echo_shm.replay.remote import RemoteWriter
+from echo_shm.replay.stock import Stock
 from echo_shm.replay.validation import integer
 from echo_shm.replay.ways import LocalWay, RemoteWay, Way
 from echo_shm.replay.writer import ReplayHandle, Writer
@@ -210,6 +211,10 @@ class ReplayClient:
     def _polled(self, n: int, table: str, prefetch: int, pause: float) -> Generator[Batch | None]:
         """As :meth:`dataset_iter`; but where nothing comes for so many seconds, it yields None and goes on."""
         return self._way.batches(BatchRing(self._number(table), n, 0, 0), prefetch, pause)
+
+    def _stock(self, table: str, prefetch: int, pause: float) -> Stock | None:
+        """So many items drawn ahead, which are taken singly, and done together. None: they are not to be had yet."""
+        return self._way.stock(self._number(table), prefetch, pause)
 
     def _send(self, kind: int, keys: Any, priorities: Any, table: int, timeout: float | None) -> None:
         timeout = check_timeout(timeout)

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import time
 from collections.abc import Callable, Generator
+from typing import cast
 
 import optree
 
@@ -11,13 +12,16 @@ from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
+from echo_shm.replay.stock import LocalStock
 from echo_shm.ring import ranks
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.batch_reader import BatchReader
+from echo_shm.ring.batch_source import BatchSource
 from echo_shm.ring.board import made_or_refused
 from echo_shm.ring.lockfile import CREATOR_BYTE
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Array
 
 #: Times between two looks for the ring that was asked for (seconds): at first, and at most.
 _SOONEST, _LATEST = 1e-3, 20e-3
@@ -45,9 +49,10 @@ def batches(
         ask: Asks the replay for the ring.
 
     """
-    while (attachment := _attach(replay, one, treespec, timeout, grace, ask)) is None:
+    while (segment := _find(replay, one, treespec, timeout, grace, ask)) is None:
         yield None
-    reader, replays = BatchReader(attachment, writable=True), _Replays(replay, attachment.segment, grace)
+    attachment = Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {segment.name!r}", prefault=True)
+    reader, replays = BatchReader(attachment, writable=True), _Replays(replay, segment, grace)
     with contextlib.ExitStack() as leaving:
         leaving.callback(reader.close)
         while one.world_size and not _take_rank(replay, one, attachment, timeout, replays, leaving):
@@ -86,6 +91,22 @@ def _take_rank(
     return True
 
 
+def stock(
+    replay: str,
+    one: BatchRing,
+    treespec: optree.PyTreeSpec,
+    timeout: float,
+    grace: float | None,
+    ask: Callable[[], None],
+) -> LocalStock | None:
+    """As :func:`batches`, for a learner that takes several before it is done with any. None: there is no ring yet."""
+    segment = _find(replay, one, treespec, timeout, grace, ask)
+    if segment is None:
+        return None
+    build = cast("Callable[[list[Array]], Batch]", segment.spec.structure.unflatten)
+    return LocalStock(BatchSource(segment, is_bridge=False), build, _Replays(replay, segment, grace).check)
+
+
 def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch | None]:
     """The next batch in a list; None in it if nothing came in time; an empty list at the end."""
     try:
@@ -119,23 +140,23 @@ class _Replays:
             raise _nobody_came(self._name, self._grace)
 
 
-def _attach(
+def _find(
     replay: str,
     one: BatchRing,
     treespec: optree.PyTreeSpec,
     timeout: float | None,
     grace: float | None,
     ask: Callable[[], None],
-) -> Attachment | None:
-    """Attaches to the ring, which the replay makes when it is asked. None: it did not in time, or it is closed."""
+) -> Segment | None:
+    """The ring, which the replay makes when it is asked. None: it did not in time, or it is closed."""
     ring, started, nap = one.name(replay), time.monotonic(), _SOONEST
     asked: float | None = None
     limit = min((one for one in (timeout, grace) if one is not None), default=None)
     while True:
         made, refusal = made_or_refused(replay, ring)
-        attachment = _try_attach(ring, treespec) if made else None
-        if attachment is not None:
-            return attachment
+        segment = _segment(ring, treespec) if made else None
+        if segment is not None:
+            return segment
         now = time.monotonic()
         if asked is not None and refusal is not None:
             raise SegmentError(
@@ -156,7 +177,7 @@ def _attach(
         nap = min(2 * nap, _LATEST)
 
 
-def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
+def _segment(ring: str, treespec: optree.PyTreeSpec) -> Segment | None:
     """None: there is no such ring, or not any more."""
     try:
         segment = Segment.attach(ring)
@@ -165,7 +186,7 @@ def _try_attach(ring: str, treespec: optree.PyTreeSpec) -> Attachment | None:
             return None
         raise
     segment.spec = spec_of_batches(segment.spec, treespec, f"ring {ring!r}")
-    return Attachment(segment, lib.ES_ROLE_LEARNER, f"ring {ring!r}", prefault=True)
+    return segment
 
 
 def _nobody_came(replay: str, grace: float) -> ConnectionClosedError:

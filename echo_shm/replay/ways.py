@@ -21,11 +21,12 @@ from echo_shm.net.client.connection import RefusedError, open_first
 from echo_shm.net.client.learner_connection import LearnerConnection
 from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame
+from echo_shm.replay import learner
 from echo_shm.replay.batch import Batch
 from echo_shm.replay.batch_rings import spec_of_batches
 from echo_shm.replay.finding import find_replay
-from echo_shm.replay.learner import batches
 from echo_shm.replay.remote import RemoteWriter
+from echo_shm.replay.stock import RemoteStock, Stock
 from echo_shm.replay.writer import ReplayHandle, Writer, join
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.board import read_board
@@ -63,6 +64,9 @@ class Way(Protocol):
     def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
         """Yields the batches of a ring, see :meth:`ReplayClient.dataset_iter`; None where nothing came in time."""
 
+    def stock(self, table: int, prefetch: int, timeout: float) -> Stock | None:
+        """As :meth:`batches`, of one item each, for a learner that takes several. None: there is no ring in time."""
+
     def figures(self) -> object:
         """What the replay's board says of its tables."""
 
@@ -98,7 +102,15 @@ class LocalWay:
         assert treespec is not None  # a replay knows its steps
         # One batch more: the one that the learner works on.
         ask = functools.partial(self._ask, one, prefetch + 1)
-        return batches(self.what, one, treespec, timeout, _GRACE, ask)
+        return learner.batches(self.what, one, treespec, timeout, _GRACE, ask)
+
+    def stock(self, table: int, prefetch: int, timeout: float) -> Stock | None:
+        """The batches of one item of a table; None: there is no ring in time."""
+        self._updates._attachment.refuse_in_child()
+        treespec = self.handle.treespec
+        assert treespec is not None  # a replay knows its steps
+        one = BatchRing(table, 1, 0, 0)
+        return learner.stock(self.what, one, treespec, timeout, _GRACE, functools.partial(self._ask, one, prefetch))
 
     def _ask(self, one: BatchRing, num_batches: int) -> None:
         with self._lock:
@@ -180,6 +192,21 @@ class RemoteWay:
         return self._batches(ask, timeout)
 
     def _batches(self, ask: Ask, timeout: float | None) -> Generator[Batch | None]:
+        received, build = self._receive(ask, timeout)
+        try:
+            while (arrays := received.next(timeout)) or not received.over:
+                # The generator itself must not refer to the batch while its user works on it, or waits for the next.
+                yield build(arrays.pop()) if arrays else None
+        finally:
+            received.close()
+
+    def stock(self, table: int, prefetch: int, timeout: float) -> Stock | None:
+        """The batches of one item of a table."""
+        self._updates._sender.raise_if_forked()
+        return RemoteStock(*self._receive(Ask(table, 1, prefetch), timeout))
+
+    def _receive(self, ask: Ask, timeout: float | None) -> tuple[Batches, Callable[[list[Array]], Batch]]:
+        """Connects. Returns what comes, and what makes a batch of its arrays."""
         client = secrets.token_bytes(16)
         specs: list[Spec] = []
 
@@ -189,12 +216,7 @@ class RemoteWay:
         options = self._options._replace(client=client)
         connection = self._tried(lambda: self._connect(client), timeout)
         received = Batches(options, connection, ask, check, self._grace)
-        try:
-            while (arrays := received.next(timeout)) or not received.over:
-                # The generator itself must not refer to the batch while its user works on it, or waits for the next.
-                yield cast(Batch, specs[0].structure.unflatten(arrays.pop())) if arrays else None
-        finally:
-            received.close()
+        return received, lambda arrays: cast(Batch, specs[0].structure.unflatten(arrays))
 
     def figures(self) -> object:
         """What the replay's board says of its tables."""

@@ -219,7 +219,7 @@ def expected_of_learner(stream: bytes) -> tuple[list[Any], bool]:
     at = 0
     while len(stream) >= at + 16:
         kind, flags, zero, length, number = struct.unpack_from("<BBHIQ", stream, at)
-        most = {5: 4096, 7: 0, 8: 4096, 9: 0, 10: 0, 15: 0}.get(kind, -1)
+        most = {5: 4096, 7: 0, 8: 65536, 9: 0, 10: 0, 15: 0}.get(kind, -1)
         if flags or zero or number > 2**62 or length > most:
             return events, True
         if len(stream) < at + 16 + length:
@@ -274,7 +274,7 @@ def parse_learner(stream: bytes, below: Below) -> int:
     except wire.WireError:
         failed = True
     assert (events, failed) == expected_of_learner(stream)
-    assert len(decoder._buffer) <= wire.HEADER_BYTES + wire.MAX_TEXT
+    assert len(decoder._buffer) <= wire.HEADER_BYTES + learner_wire.MAX_ASK
     return len(events)
 
 

@@ -30,11 +30,11 @@ from echo_shm import (
 )
 from echo_shm.cli import replay_figures
 from echo_shm.net import learner_wire, wire
-from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, HotCold, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
+from echo_shm.ring.batch_source import BatchSource
 from echo_shm.ring.inbox import inbox_spec
 from echo_shm.ring.segment import Segment
 from echo_shm.ring.updates import UPDATE_SPEC
@@ -250,6 +250,88 @@ def test_learners_that_wait_for_each_other(replay):
         assert len(set(got)) == len(got) == 8 * 31
 
 
+def stocks(replay, wheres, prefetch):
+    """What takes several items before it is done with any: for each of ``"near"`` and ``"far"``."""
+    for where in wheres:
+        learner = client(replay) if where == "far" else ReplayClient(replay.handle)
+        stock = until(lambda learner=learner: learner._stock("q", prefetch, 0.1))
+        stock.count(0)
+        yield stock, learner
+
+
+@pytest.mark.parametrize("wheres", [("near", "near"), ("far", "far"), ("near", "far"), ("far", "near")])
+def test_several_items_at_a_time(replay, wheres):
+    """What was taken is held until it is done; what was not taken goes to others at the end."""
+    for number in range(10):
+        replay.add(step(number))
+    (first, one), (second, other) = stocks(replay, wheres, 24)
+    until(lambda: second.count(10) + first.count(10) == 10)
+    got = []
+    for stock in (first, second):
+        for _ in range(stock.count(10) // 2):
+            ahead = stock.peek().data["number"].tolist()
+            got += numbers_of(stock.take())
+            assert got[-1:] == ahead
+    assert leased(replay) == 10
+    first.done()
+    first.close()
+    until(lambda: (second.count(10), len(got))[0] + len(got) == 10)
+    while second.count(10):
+        got += numbers_of(second.take())
+    assert second.take() is second.peek() is None
+    assert sorted(got) == list(range(10))
+    second.close()
+    until(lambda: leased(replay) == 0)
+    for learner in (one, other):
+        learner.close()
+
+
+@pytest.mark.parametrize("wheres", ["near near near", "far far far", "near far near", "far near far"])
+def test_several_items_where_there_is_no_room(replay, wheres):
+    """Each waits for more than its share of the ring. Nobody waits forever: one that must do so itself makes room."""
+    for number in range(400):
+        replay.add(step(number))
+    learners, got, wanted = list(stocks(replay, wheres.split(), 8)), [], [6, 3, 4]
+
+    def turn():
+        for k, (stock, _) in zip(wanted, learners, strict=True):
+            there = stock.count(k)
+            if there >= k or stock.is_full or len(got) > 380:  # what is left at the end makes no batch for each
+                got.extend(number for _ in range(min(k, there)) for number in numbers_of(stock.take()))
+                stock.done()
+        return len(got) == 400
+
+    until(turn)
+    assert sorted(got) == list(range(400))
+    for stock, learner in learners:
+        stock.close()
+        learner.close()
+
+
+def test_an_item_in_the_place_that_is_next(replay):
+    """A learner below its share, whose item is in the place that is filled next, is told that no more come."""
+    for number in range(40):
+        replay.add(step(number))
+    (first, one), (second, other) = stocks(replay, ("near", "near"), 8)
+    assert until(lambda: first.count(1)) == 1
+    got = []
+
+    def drained():
+        while second.count(1):
+            got.append(numbers_of(second.take()))
+            second.done()
+        return len(got) == 7  # all places but that one
+
+    until(drained)
+    assert (first.count(2), first.is_full, second.count(1), second.is_full) == (1, True, 0, False)
+    first.take()
+    first.done()
+    until(lambda: first.count(2) == 2)
+    for stock, learner in ((first, one), (second, other)):
+        stock.close()
+        learner.close()
+
+
 def test_the_end_of_an_iteration(replay):
     """What was not handed out goes to the next learner. After a timeout the iteration is over."""
     for number in range(40):
@@ -402,6 +484,7 @@ def test_updates_of_the_learner_count_once():
     """A learner on another host tells of its updates over cut connections and a killed bridge: each counts once."""
     tables = [Table("t", HotCold(5)), Table("u")]
     with Replay(EXAMPLE, 100, tables, thread=True, transport=TcpTransport(0, authkey=KEY)) as replay:
+        replay.add(step(0), {"u": 1.0})
         proxy = Proxy(replay.port)
         with client(replay, proxy.port) as learner:
             for number in range(600):
@@ -412,6 +495,9 @@ def test_updates_of_the_learner_count_once():
                     kill_bridge(replay)
             with pytest.raises(ValueError, match="table 'u': items age only"):
                 learner.learned("u")
+        with client(replay) as last:  # what it sends is done after all of that
+            last.delete(replay.sample(1, "u").key, "u")
+            until(lambda: replay.info("u").size == 0)
         assert replay.info("t").hot_cold.updates == 600
         proxy.close()
 
@@ -743,7 +829,7 @@ HOSTILE = [
     (Ask(0, 2, 4, world_size=33).to_bytes(), "asked as one of 33 ranks, expected at most 32"),
     (Ask(0, 2**33, 4).to_bytes(), "asked for 4 batches of 8589934592 items"),
     (Ask(0, 2, 0).to_bytes(), "asked for 0 batches of 2 items"),
-    (Ask(0, 2, 4, has=tuple(range(600))).to_bytes(), "a learner sends no ASK frame of 4832 bytes"),
+    (Ask(0, 2, 4, has=tuple(range(9000))).to_bytes(), "a learner sends no ASK frame of 72032 bytes"),
     (learner_wire.batch_header(5, 0), "a learner sends no BATCH frame"),
     (wire.samples_header(1, 0), "a learner sends no SAMPLES frame"),
     (bytes([8, 0, 0, 0, 23, 0, 0, 0]) + bytes(8 + 23), "an ASK frame of 23 bytes"),

@@ -53,6 +53,7 @@ class Report:
         capacity: Most steps.
         tables: Of each table, by its name.
         pid: Of its process.
+        settling: Whether it is about to be handed over, and draws nothing any more of tables whose draws are counted.
 
     """
 
@@ -62,6 +63,7 @@ class Report:
     capacity: int
     tables: dict[str, TableInfo]
     pid: int
+    settling: bool = False
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,24 @@
 """How a learner draws from the shards of a replay."""
 
+import math
 import time
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import cast
+from typing import Protocol, cast
 
-from echo_shm.adapters.ray.directory import Look, Place, Watch
-from echo_shm.adapters.ray.filling import RayBatch
-from echo_shm.adapters.ray.merging import Merger
+import numpy as np
+
+from echo_shm.adapters.ray.directory import Look, Place, Report, Watch
+from echo_shm.adapters.ray.filling import Left, RayBatch
+from echo_shm.adapters.ray.limited import LimitedMerger, LimitedMixer
+from echo_shm.adapters.ray.merging import ORDERED, Merger
 from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shares import Mass, mass_of
-from echo_shm.adapters.ray.sources import Clients, ShardSource
+from echo_shm.adapters.ray.sources import PREFETCH, Clients, ShardSource, ShardStock
+from echo_shm.replay import Prioritized, Softmax
+
+#: A table that nothing is drawn of any more.
+_NOTHING = Mass(0, -math.inf, math.inf)
 
 #: Between two looks at shards that have nothing (seconds).
 _NAP = 1e-3
@@ -25,11 +34,14 @@ class ShardsOfTable:
         watch: What the directory says.
         clients: This process's ways into shards.
         table: Its name.
+        is_limited: Whether its items are drawn a limited number of times.
+        n: Items of a batch.
 
     """
 
-    def __init__(self, watch: Watch, clients: Clients, table: str) -> None:
+    def __init__(self, watch: Watch, clients: Clients, table: str, n: int, *, is_limited: bool) -> None:
         self._watch, self._clients, self._table = watch, clients, table
+        self._n, self._is_limited = n, is_limited
         self._look: Look | None = None
         self._places: dict[int, Place] = {}
         self._masses: dict[int, Mass] = {}
@@ -41,13 +53,29 @@ class ShardsOfTable:
         if look is not self._look:
             self._look, self._places = look, {one.number: one for one in look.present}
             found = {number: look.reports[number] for number in self._places if number in look.reports}
-            self._masses = {number: mass_of(report.tables[self._table]) for number, (report, _) in found.items()}
+            self._masses = {number: self._mass(report) for number, (report, _) in found.items()}
             self._oldest = max((age for _, age in found.values()), default=0.0)
             self._clients.keep(look.roster.places)
         return self._masses, self._oldest + time.monotonic() - look.at
 
+    def _mass(self, report: Report) -> Mass:
+        return _NOTHING if report.settling and self._is_limited else mass_of(report.tables[self._table])
+
     def source(self, number: int) -> ShardSource:
         """One of them."""
+        return ShardSource(self._clients, self._where(number), self._table)
+
+    def stock(self, number: int) -> ShardStock:
+        """The items of one of them. It draws ahead what several batches have of it."""
+        ahead = self._n * (2 if len(self._places) > 1 else PREFETCH) + 1
+        return ShardStock(self._clients, self._where(number), self._table, ahead, lambda: self._is_settling(number))
+
+    def _is_settling(self, number: int) -> bool:
+        found = None if self._look is None else self._look.reports.get(number)
+        return found is not None and found[0].settling
+
+    def _where(self, number: int) -> Callable[[], Place]:
+        """Says where it is."""
         last = self._places[number]
 
         def where() -> Place:
@@ -55,12 +83,42 @@ class ShardsOfTable:
             last = self._places.get(number, last)
             return last
 
-        return ShardSource(self._clients, where, self._table)
+        return where
 
 
-def batches(
-    mixed: Mixer | Merger, timeout: float | None, check: Callable[[], None], watch: Watch
-) -> Iterator[RayBatch]:
+def mixed_of(shards: ShardsOfTable, n: int, sampler: object, least: int, left: deque[Left] | None) -> "Mixed":
+    """What makes batches of n items of a table.
+
+    Args:
+        shards: The table.
+        n: Items of a batch.
+        sampler: The table's.
+        least: How many items there are in all, at least, where a batch is drawn.
+        left: Where items are drawn a limited number of times: what iterations leave to each other. None: they are not.
+
+    """
+    if isinstance(sampler, ORDERED):
+        if left is not None:
+            return LimitedMerger(shards, n, sampler, least, left)
+        return Merger(shards, n, sampler, least)
+    beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
+    random = np.random.default_rng()  # learners that chose the same shards would not be independent
+    if left is not None:
+        return LimitedMixer(shards, n, beta, least, random, left)
+    return Mixer(shards, n, beta, least, random)
+
+
+class Mixed(Protocol):
+    """What makes batches of what the shards have drawn."""
+
+    def next(self) -> RayBatch | None:
+        """The next batch; None: not now."""
+
+    def close(self) -> None:
+        """Ends."""
+
+
+def batches(mixed: Mixed, timeout: float | None, check: Callable[[], None], watch: Watch) -> Iterator[RayBatch]:
     """Yields batches, until the replay is closed.
 
     Args:

@@ -6,19 +6,46 @@ There shards take turns in proportion to their sizes. So the items of all shards
 as many is drawn from twice as often.
 """
 
-import contextlib
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from echo_shm.adapters.ray.filling import Filling, Left, RayBatch, of_one
+from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
 from echo_shm.adapters.ray.mixing import Drawn, Shards
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap
 
 #: The samplers that go by an order.
 ORDERED = (Fifo, Lifo, MinHeap, MaxHeap)
+
+
+class Order:
+    """Which shard's next item is the next of all.
+
+    Args:
+        sampler: The tables' sampler: one of ``ORDERED``.
+        priority: Of a shard's next item, by the shard's number.
+
+    """
+
+    def __init__(self, sampler: object, priority: Callable[[int], float]) -> None:
+        self._sign = 1.0 if isinstance(sampler, MinHeap) else -1.0 if isinstance(sampler, MaxHeap) else None
+        self._priority = priority
+        self._credit: dict[int, float] = {}
+
+    def first(self, ready: Iterable[int], masses: Mapping[int, Mass]) -> int:
+        """One of the shards that have an item. ``masses``: what the shards said of themselves."""
+        sign = self._sign
+        if sign is not None:
+            return min(ready, key=lambda number: sign * self._priority(number))
+        # The one that is furthest behind what its size makes due.
+        sizes = {number: max(1, masses[number].size) for number in ready}
+        total = sum(sizes.values())
+        for number, size in sizes.items():
+            self._credit[number] = self._credit.get(number, 0.0) + size / total
+        first = max(sizes, key=lambda number: self._credit[number])
+        self._credit[first] -= 1.0
+        return first
 
 
 class Merger:
@@ -29,27 +56,13 @@ class Merger:
         n: Items of a batch.
         sampler: The tables' sampler: one of ``ORDERED``.
         least: How many items there are in all, at least, where a batch is drawn.
-        singly, left: As for :class:`Mixer`.
 
     """
 
-    def __init__(
-        self,
-        shards: Shards,
-        n: int,
-        sampler: object,
-        least: int,
-        *,
-        singly: bool = False,
-        left: deque[Left] | None = None,
-    ) -> None:
-        self._shards, self._n, self._least, self._singly, self._left = shards, n, least, singly, left
-        self._first: Callable[[list[int]], int] = self._in_turn
-        if isinstance(sampler, MinHeap | MaxHeap):
-            sign = 1.0 if isinstance(sampler, MinHeap) else -1.0
-            self._first = lambda ready: min(ready, key=lambda number: sign * self._priority(number))
+    def __init__(self, shards: Shards, n: int, sampler: object, least: int) -> None:
+        self._shards, self._n, self._least = shards, n, least
+        self._order = Order(sampler, self._priority)
         self._drawn: dict[int, Drawn] = {}
-        self._credit: dict[int, float] = {}
         self._masses: Mapping[int, Mass] = {}
         self._shares = Shares({}, 0.0, 0.0)
         self._filling, self._filled = Filling(n), 0
@@ -57,32 +70,23 @@ class Merger:
     def next(self) -> RayBatch | None:
         """The next batch; None: not now. What of it is there stays for the next call."""
         self._look()
-        self._take_left()
         if not self._filled and self._shares.size < self._least:
             return None
-        if len(self._drawn) == 1 and not self._filled and not self._singly:  # a shard may come back, and draw singly
+        if len(self._drawn) == 1 and not self._filled:
             return self._from_one()
         # All together draw no more than a batch at a time.
-        most = (1, True) if self._singly else (max(1, self._n // max(1, len(self._drawn))), False)
+        most = max(1, self._n // max(1, len(self._drawn))), False
         while self._filled < self._n:
             # A shard that has nothing when it is asked has its turn in the next call: no other one waits for it.
             ready = [number for number, drawn in self._drawn.items() if drawn.fill(*most)]
             if not ready:
                 return None
-            number = self._first(ready)
+            number = self._order.first(ready, self._masses)
             for part, rows in self._drawn[number].take(1, *most):
                 self._filling.put(np.array([self._filled]), number, part, rows)
             self._filled += 1
         filled, self._filling, self._filled = self._filling, Filling(self._n), 0
         return filled.done(self._shares, np.ones(self._n))
-
-    def _take_left(self) -> None:
-        """What was left comes first."""
-        with contextlib.suppress(IndexError):
-            while self._left is not None and self._filled < self._n:
-                one = self._left.popleft()
-                self._filling.put(np.array([self._filled]), one.number, one.item, slice(0, 1))
-                self._filled += 1
 
     def _from_one(self) -> RayBatch | None:
         """The next batch of the only shard, without a copy."""
@@ -101,12 +105,9 @@ class Merger:
         if masses is not self._masses:
             self._masses, self._shares = masses, Shares(masses, 0.0, age)
             for gone in [number for number in self._drawn if number not in masses]:
-                drawn = self._drawn.pop(gone)
-                if self._left is not None:
-                    self._left += drawn.left(gone, 1.0)
-                drawn.close()
+                self._drawn.pop(gone).close()
             for new in [number for number in masses if number not in self._drawn]:
-                self._drawn[new] = Drawn(self._shards.source(new), self._n)
+                self._drawn[new] = Drawn(self._shards.source(new))
         self._shares.age = age
 
     def _priority(self, number: int) -> float:
@@ -115,21 +116,7 @@ class Merger:
         assert drawn.batch is not None
         return float(drawn.batch.priority[drawn.place])
 
-    def _in_turn(self, ready: list[int]) -> int:
-        """The shard that is furthest behind what its size makes due."""
-        sizes = {number: max(1, self._masses[number].size) for number in ready}
-        total = sum(sizes.values())
-        for number in ready:
-            self._credit[number] = self._credit.get(number, 0.0) + sizes[number] / total
-        first = max(ready, key=lambda number: self._credit[number])
-        self._credit[first] -= 1.0
-        return first
-
     def close(self) -> None:
         """Ends all iterations."""
-        if self._left is not None:
-            self._left.extendleft(reversed(self._filling.left(np.ones(self._n))))
-            for number, one in self._drawn.items():
-                self._left += one.left(number, 1.0)
         for one in self._drawn.values():
             one.close()

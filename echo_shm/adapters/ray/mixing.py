@@ -3,16 +3,13 @@
 Each draw first chooses a shard by the shares, and then takes what that shard has drawn next.
 """
 
-import contextlib
-import math
-from collections import deque
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
-from echo_shm.adapters.ray.filling import Filling, Left, RayBatch, left_of, of_one
+from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.adapters.ray.sources import PREFETCH, Source
 from echo_shm.replay import Batch
@@ -33,13 +30,11 @@ class Drawn:
 
     Args:
         source: The shard.
-        n: Items of a batch of all shards.
 
     """
 
-    def __init__(self, source: Source, n: int) -> None:
-        self._source, self._n = source, n
-        self._size = 0
+    def __init__(self, source: Source) -> None:
+        self._source, self._size = source, 0
         self.batch: Batch | None = None
         self._used = 0
 
@@ -69,7 +64,7 @@ class Drawn:
             wanted = most if whole else 4 ** (max(0, most.bit_length() - 1) // 2)
             if not (self._size == wanted if whole else wanted / 4 < self._size <= 4 * wanted):
                 self._size = wanted
-                self._source.ask(wanted, self._n if whole and wanted == 1 else PREFETCH)
+                self._source.ask(wanted, PREFETCH)
             self.batch, self._used = self._source.next(), 0
         return self.batch is not None
 
@@ -77,12 +72,6 @@ class Drawn:
     def place(self) -> int:
         """Where the next item is in :attr:`batch`."""
         return self._used
-
-    def left(self, number: int, share: float) -> list[Left]:
-        """What of the batch nobody has taken. ``number`` and ``share`` are the shard's."""
-        if self.batch is None:
-            return []
-        return left_of(number, share, self.batch, slice(self._used, len(self.batch.key)))
 
     def close(self) -> None:
         """Ends. What was drawn is dropped."""
@@ -99,26 +88,11 @@ class Mixer:
         beta: The exponent of the importance weights.
         least: How many items there are in all, at least, where a batch is drawn.
         random: Chooses the shards.
-        singly: Shards draw one item at a time. What a shard has drawn of a batch that is not full yet reaches nobody,
-            and where items are drawn a limited number of times it would stay there at the end.
-        left: What the one before had in hand when it ended; it comes first. Then what this one has. None: nothing, and
-            nobody wants it, because items that are drawn without a limit are not gone.
 
     """
 
-    def __init__(
-        self,
-        shards: Shards,
-        n: int,
-        beta: float,
-        least: int,
-        random: np.random.Generator,
-        *,
-        singly: bool = False,
-        left: deque[Left] | None = None,
-    ) -> None:
+    def __init__(self, shards: Shards, n: int, beta: float, least: int, random: np.random.Generator) -> None:
         self._shards, self._n, self._beta, self._least, self._random = shards, n, beta, least, random
-        self._singly = singly
         self._drawn: dict[int, Drawn] = {}
         self._masses: Mapping[int, Mass] = {}
         self._shares = Shares({}, beta, 0.0)
@@ -126,18 +100,16 @@ class Mixer:
         self._share: dict[int, float] = {}
         self._missing: dict[int, npt.NDArray[np.int64]] = {}
         self._filling = Filling(n)
-        self._left = left
-        self._first = np.empty(0)  # the shares of those that were left, in the first places of the batch
 
     def next(self) -> RayBatch | None:
         """The next batch; None: not now. What of it is there stays for the next call."""
         self._look()
-        if not self._may_go_on():
+        if not self._shares.share or (self._chosen is None and self._shares.size < self._least):
             return None
         if self._chosen is None:
             self._choose()
         self._choose_again()
-        if len(self._missing) == 1 and not self._singly and (found := self._from_one()) is not None:
+        if len(self._missing) == 1 and (found := self._from_one()) is not None:
             return found
         for number, places in list(self._missing.items()):
             for part, rows in self._of(number).take(len(places), *self._most(number)):
@@ -150,56 +122,26 @@ class Mixer:
                 del self._missing[number]
         if self._missing:
             return None
-        share = self._shares_of_items()
-        filled, self._filling, self._chosen = self._filling, Filling(self._n), None
-        return filled.done(self._shares, share)
-
-    def _may_go_on(self) -> bool:
-        """Whether the batch can be begun, or filled further."""
-        if self._chosen is None and self._left is not None and len(self._left) >= self._n:
-            return True
-        return bool(self._shares.share) and (self._chosen is not None or self._shares.size >= self._least)
-
-    def _shares_of_items(self) -> npt.NDArray[np.float64]:
-        """Of the shards of a batch's items."""
         assert self._chosen is not None
         # A shard that went meanwhile has no share any more; its items came by the one that it had.
         share = np.array([self._shares.share.get(one, self._share[one]) for one in self._chosen.tolist()])
-        share[: len(self._first)] = self._first
-        return share
+        filled, self._filling, self._chosen = self._filling, Filling(self._n), None
+        return filled.done(self._shares, share)
 
     def _look(self) -> None:
         """What the shards say now. Those that are gone, or absent, are not waited for."""
         masses, age = self._shards.masses()
         if masses is not self._masses:
-            before = self._shares.share
             self._masses, self._shares = masses, Shares(masses, self._beta, age)
             for gone in [number for number in self._drawn if number not in masses]:
-                drawn = self._drawn.pop(gone)
-                if self._left is not None:
-                    self._left += drawn.left(gone, before.get(gone, 1.0))
-                drawn.close()
-        if self._singly and not self._shares.share:
-            # The tables are empty, but what was drawn ahead is not: it has gone from them.
-            ready = [number for number in masses if self._of(number).fill(1, True)]
-            self._shares = Shares({number: Mass(1, -math.inf, math.inf) for number in ready}, self._beta, age)
+                self._drawn.pop(gone).close()
         self._shares.age = age
 
     def _choose(self) -> None:
-        """The shards of the next batch. What was left is in it first."""
-        left: list[Left] = []
-        with contextlib.suppress(IndexError):
-            while self._left is not None and len(left) < self._n:
-                left.append(self._left.popleft())
-        more = self._n - len(left)
-        numbers = [one.number for one in left]
-        drawn = self._shares.choose(self._random, more) if more else np.empty(0, np.int64)
-        self._chosen = np.concatenate([np.array(numbers, np.int64), drawn])
-        self._share = dict.fromkeys(numbers, 1.0) | self._shares.share
-        self._missing = {number: len(left) + np.flatnonzero(drawn == number) for number in np.unique(drawn).tolist()}
-        self._first = np.array([one.share for one in left])
-        for place, one in enumerate(left):
-            self._filling.put(np.array([place]), one.number, one.item, slice(0, 1))
+        """The shards of the next batch."""
+        self._chosen = chosen = self._shares.choose(self._random, self._n)
+        self._share = dict(self._shares.share)
+        self._missing = {number: np.flatnonzero(chosen == number) for number in np.unique(chosen).tolist()}
 
     def _choose_again(self) -> None:
         """Others for draws of shards that have nothing any more."""
@@ -230,22 +172,15 @@ class Mixer:
     def _of(self, number: int) -> Drawn:
         drawn = self._drawn.get(number)
         if drawn is None:
-            drawn = self._drawn[number] = Drawn(self._shards.source(number), self._n)
+            drawn = self._drawn[number] = Drawn(self._shards.source(number))
         return drawn
 
     def _most(self, number: int) -> tuple[int, bool]:
         """How many items a shard should draw at a time, and whether exactly so many: if nearly all are its own."""
-        if self._singly:
-            return 1, True
         expected = self._n * self._shares.share[number]
         return (self._n, True) if expected > self._n - 0.5 else (max(1, int(expected)), False)
 
     def close(self) -> None:
         """Ends all iterations."""
-        if self._left is not None:
-            if self._chosen is not None:
-                self._left.extendleft(reversed(self._filling.left(self._shares_of_items())))
-            for number, one in self._drawn.items():
-                self._left += one.left(number, self._shares.share.get(number, 1.0))
         for one in self._drawn.values():
             one.close()

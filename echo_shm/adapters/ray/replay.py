@@ -15,20 +15,18 @@ import numpy.typing as npt
 
 from echo_shm.adapters.ray import budgets, changes, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
-from echo_shm.adapters.ray.drawing import ShardsOfTable, batches
+from echo_shm.adapters.ray.drawing import ShardsOfTable, batches, mixed_of
 from echo_shm.adapters.ray.filling import Left, RayBatch
 from echo_shm.adapters.ray.keeper import Keeper
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.limits import Limits
-from echo_shm.adapters.ray.merging import ORDERED, Merger
-from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shards import Setup
 from echo_shm.adapters.ray.sources import Clients
 from echo_shm.adapters.ray.weights import RayPublisher, announcing
 from echo_shm.adapters.ray.workers import RayWorkers
 from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import ConnectionClosedError, EchoShmError
-from echo_shm.replay import Prioritized, Softmax, Table, TableInfo
+from echo_shm.replay import Table, TableInfo
 from echo_shm.replay.table import check_tables
 from echo_shm.replay.validation import above_zero, integer
 from echo_shm.spec import Spec, Tree
@@ -245,9 +243,11 @@ class RayReplay:
         The shards draw ahead. What lies in the shared memory of this node, and makes up a whole batch, comes without a
         copy; its arrays are to be used as those of :meth:`ReplayClient.dataset_iter`.
 
-        Where items are drawn a limited number of times, as from a queue, an iteration that ends keeps what it had of a
-        batch that is not full: the next one of this table in this process begins with it. If the process is killed, it
-        takes with it what it had in hand and what it had of the next batch.
+        Where items are drawn a limited number of times, as from a queue, they are done when the next batch is asked
+        for, or the iteration ends. If this process is killed before that, or its node is lost, they go to other
+        learners: in general each item comes once, and none is lost. Each shard has room for items that were drawn and
+        are not done: for two batches, or four where there is one shard; the first learner's n decides. Where more
+        learners than that share a shard, each takes items before its batch is full, and those are lost if it is killed.
 
         Args:
             n: How many items, 1 or more.
@@ -263,19 +263,11 @@ class RayReplay:
         """
         name, n, timeout = self._name(table), integer("n", n, 1), check_timeout(timeout)
         sampler, least = self._tables[name].sampler, self._setup.least[name]
-        singly = self._tables[name].max_times_sampled > 0
-        left = self._left.setdefault(name, deque()) if singly else None
-        watch = self._watching()
-        shards = ShardsOfTable(watch, self._clients, name)
-        if isinstance(sampler, ORDERED):
-            return batches(
-                Merger(shards, n, sampler, least, singly=singly, left=left), timeout, self._check_workers, watch
-            )
-        beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
-        random = np.random.default_rng()  # learners that chose the same shards would not be independent
-        return batches(
-            Mixer(shards, n, beta, least, random, singly=singly, left=left), timeout, self._check_workers, watch
-        )
+        watch, is_limited = self._watching(), self._tables[name].max_times_sampled > 0
+        shards = ShardsOfTable(watch, self._clients, name, n, is_limited=is_limited)
+        left = self._left.setdefault(name, deque()) if is_limited else None
+        mixed = mixed_of(shards, n, sampler, least, left)
+        return batches(mixed, timeout, self._check_workers, watch)
 
     def _check_workers(self) -> None:
         """Raises what a worker of this process has raised."""

@@ -104,6 +104,7 @@ class Shard:
         self._setup, self._place, self._keys = setup, place, keys
         self._name, self._folder = setup.store_of(place), setup.folder_of(place.number)
         self._leaving = contextlib.ExitStack()
+        self._is_settling = False
         self._is_new = False
         self._refusal: EchoShmError | None = None
         handing.remove_all(self._name)
@@ -234,6 +235,7 @@ class Shard:
             self._setup.capacity,
             infos,
             os.getpid(),
+            self._is_settling,
         )
 
     def set_limits(self, table: str, low: float, high: float) -> None:
@@ -254,6 +256,7 @@ class Shard:
 
     def settle(self) -> None:
         """Nothing is drawn any more of tables whose draws are counted. Returns once learners have what was drawn."""
+        self._is_settling = True  # learners then take what is there, and do not wait for more
         singly = [table.name for table in self._setup.tables if table.max_times_sampled]
         for table in self._setup.tables:
             if table.max_times_sampled or budgets.is_limited(table.rate_limiter):
@@ -284,6 +287,7 @@ class Shard:
     def stay(self) -> None:
         """No other node has taken the shard: it goes on here. One that was killed since :meth:`leave` does so."""
         self._leaving.close()
+        self._is_settling = False
         if self._replay._core.closed:
             self._replay = self._opened(None)
         elif self._replay._rings.are_shut:

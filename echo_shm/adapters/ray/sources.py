@@ -4,12 +4,15 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Generator
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from echo_shm.adapters.ray.directory import Place
 from echo_shm.errors import ConnectionClosedError, SegmentError
 from echo_shm.net.client.connection import RefusedError
 from echo_shm.replay import Batch, ReplayClient
+from echo_shm.replay.stock import Stock
+
+_T = TypeVar("_T")
 
 #: How many batches a shard draws ahead.
 PREFETCH = 4
@@ -76,45 +79,36 @@ class Clients:
         self.keep(())
 
 
-class ShardSource:
-    """A shard, near or far. The arrays of a near one's batches lie in shared memory, and take their places there.
+class _Shard:
+    """A shard, which may move, be started again or be out of reach.
 
     Args:
         clients: The ways into shards.
         place: Says where the shard is now.
-        table: The table.
 
     """
 
-    def __init__(self, clients: Clients, place: Callable[[], Place], table: str) -> None:
-        self._clients, self._where, self._table = clients, place, table
-        self._n, self._prefetch = 0, PREFETCH
+    def __init__(self, clients: Clients, place: Callable[[], Place]) -> None:
+        self._clients, self._where = clients, place
         self._place = place()
-        self._coming: Generator[Batch | None] | None = None
         self._refused_since: float | None = None
 
-    def ask(self, n: int, prefetch: int) -> None:
-        """From now on batches of n items come, so many of them drawn ahead. What was drawn ahead so far goes back."""
-        self.close()
-        self._n, self._prefetch = n, prefetch
+    def has_moved(self) -> bool:
+        """Whether it is elsewhere since the last call."""
+        before, self._place = self._place, self._where()
+        return self._place is not before and self._place != before
 
-    def next(self) -> Batch | None:
-        """The next batch; None: there is none now.
+    def tried(self, attempt: Callable[[ReplayClient], _T]) -> _T | None:
+        """What the attempt returns; None if the shard's process or node, or the link, is gone.
 
         Raises:
             SegmentError, RefusedError: The shard is there, and has refused for long: the message says why.
 
         """
-        if (place := self._where()) is not self._place and place != self._place:
-            self.close()
-            self._place = place
         try:
-            if self._coming is None:
-                self._coming = self._clients.get(place)._polled(self._n, self._table, self._prefetch, _PAUSE)
-            found = next(self._coming)
-        except (StopIteration, ConnectionClosedError, OSError) as error:  # the shard's process or node, or the link
-            self._coming = None
-            self._clients.drop(place)
+            found = attempt(self._clients.get(self._place))
+        except (StopIteration, ConnectionClosedError, OSError) as error:
+            self._clients.drop(self._place)
             if isinstance(error, SegmentError | RefusedError):
                 self._refused(error)
             return None
@@ -128,9 +122,128 @@ class ShardSource:
         if now - since > _REFUSED:
             raise error
 
+
+class ShardSource:
+    """A shard, near or far. The arrays of a near one's batches lie in shared memory, and take their places there.
+
+    Args:
+        clients: The ways into shards.
+        place: Says where the shard is now.
+        table: The table.
+
+    """
+
+    def __init__(self, clients: Clients, place: Callable[[], Place], table: str) -> None:
+        self._shard, self._table = _Shard(clients, place), table
+        self._n, self._prefetch = 0, PREFETCH
+        self._coming: Generator[Batch | None] | None = None
+
+    def ask(self, n: int, prefetch: int) -> None:
+        """From now on batches of n items come, so many of them drawn ahead. What was drawn ahead so far goes back."""
+        self.close()
+        self._n, self._prefetch = n, prefetch
+
+    def next(self) -> Batch | None:
+        """The next batch; None: there is none now.
+
+        Raises:
+            SegmentError, RefusedError: The shard is there, and has refused for long: the message says why.
+
+        """
+        if self._shard.has_moved():
+            self.close()
+
+        def attempt(client: ReplayClient) -> list[Batch | None]:
+            if self._coming is None:
+                self._coming = client._polled(self._n, self._table, self._prefetch, _PAUSE)
+            return [next(self._coming)]
+
+        found = self._shard.tried(attempt)
+        if found is None:
+            self._coming = None
+            return None
+        return found.pop()
+
     def close(self) -> None:
         """Ends. What was drawn ahead goes back."""
         coming, self._coming = self._coming, None
         if coming is not None:
             with contextlib.suppress(ConnectionClosedError, OSError):
                 coming.close()
+
+
+class ShardStock:
+    """The items of a shard, near or far, of which several are taken before any is done.
+
+    What was taken and is not done goes to another learner if this process is killed; and what was not taken, when it
+    leaves. Nothing is there while the shard is out of reach.
+
+    Args:
+        clients: The ways into shards.
+        place: Says where the shard is now.
+        table: The table.
+        prefetch: How many items the shard draws ahead, for all learners together, those that are not done included.
+        is_settling: Says whether the shard is about to be handed over: what it has drawn cannot stay there.
+
+    """
+
+    def __init__(
+        self,
+        clients: Clients,
+        place: Callable[[], Place],
+        table: str,
+        prefetch: int,
+        is_settling: Callable[[], bool],
+    ) -> None:
+        self._shard, self._table, self._prefetch = _Shard(clients, place), table, prefetch
+        self._is_settling = is_settling
+        self._stock: Stock | None = None
+
+    def count(self, wanted: int) -> int:
+        """How many items can be taken now: as many as are wanted, or all that there are.
+
+        Raises:
+            SegmentError, RefusedError: The shard is there, and has refused for long: the message says why.
+
+        """
+        if self._shard.has_moved():
+            self.close()
+
+        def attempt(client: ReplayClient) -> int:
+            self._stock = self._stock or client._stock(self._table, self._prefetch, _PAUSE)
+            return 0 if self._stock is None else self._stock.count(wanted)
+
+        found = self._shard.tried(attempt)
+        if found is None:
+            self.close()
+        return found or 0
+
+    @property
+    def is_settling(self) -> bool:
+        """Whether what is there is to be taken soon, and done."""
+        return self._is_settling()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more come before some of those that are there are taken, and done."""
+        return self._stock is not None and self._stock.is_full
+
+    def peek(self) -> Batch | None:
+        """The item that is taken next, as a batch of it; None: it is not there any more."""
+        return None if self._stock is None else self._stock.peek()
+
+    def take(self) -> Batch | None:
+        """As :meth:`peek`, and takes it. Its arrays are not to be used any more once it is done."""
+        return None if self._stock is None else self._stock.take()
+
+    def done(self) -> None:
+        """All that was taken is done."""
+        if self._stock is not None:
+            self._stock.done()
+
+    def close(self) -> None:
+        """The same, and ends. What was not taken goes back."""
+        stock, self._stock = self._stock, None
+        if stock is not None:
+            with contextlib.suppress(ConnectionClosedError, OSError):
+                stock.close()

@@ -108,7 +108,7 @@ class Decoder(_Buffer):
     def begin_requests(self) -> None:
         """The same, for a learner, which sends no samples."""
         self._of_learner = True
-        self._make_room(wire.MAX_TEXT)
+        self._make_room(learner_wire.MAX_ASK)
 
     def _make_room(self, body: int) -> None:
         rest = bytes(self._look(self._here()))

@@ -21,7 +21,6 @@ from collections.abc import Callable
 from echo_shm._core import lib
 from echo_shm.errors import SegmentError, WireError
 from echo_shm.net import learner_wire, wire
-from echo_shm.net.bridge.batches import BatchSource
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import Request
 from echo_shm.net.bridge.shares import Learner, Source, pause
@@ -29,6 +28,7 @@ from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame
 from echo_shm.ring import ranks
 from echo_shm.ring.batch_names import BatchRing
+from echo_shm.ring.batch_source import BatchSource
 from echo_shm.ring.board import made_or_refused, read_board
 from echo_shm.ring.inbox import tables_of
 from echo_shm.ring.lockfile import CREATOR_BYTE, INBOX
@@ -280,7 +280,7 @@ class Learners:
         Segment.attach(self._inbox.name, self._inbox.uuid, read_only=True)  # the name may be another replay's by now
         segment = Segment.attach(one.name(self._name))
         if not one.world_size:
-            return Source(BatchSource(segment, is_rank=False))
+            return Source(BatchSource(segment))
         assert segment.lockfile is not None
         if not ranks.take(segment.lockfile):
             return self._taken(one, learner, ranks.taken_by(segment.lockfile), now)
@@ -306,6 +306,7 @@ class Learners:
                     learner.connection.add_batch(number, [header, *source.ring.bytes_of(learner.leased[number])])
                     told.append((learner.connection, None))
                     fed = True
+        told += [(one, None) for one in source.tell_full()]
         if source.ring.ended:
             told += [(one, None) for one in map(self._end_one, source.learners) if one is not None]
         return told

@@ -5,9 +5,9 @@ import time
 from collections import deque
 
 from echo_shm.net import learner_wire
-from echo_shm.net.bridge.batches import BatchSource, Lease
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.learner_wire import Ask
+from echo_shm.ring.batch_source import BatchSource, Lease
 
 #: Times between two looks for a batch, or for a ring that was asked for (seconds): at first, and at most. In between it
 #: is a share of the time that has been waited for already.
@@ -34,6 +34,7 @@ class Learner:
         wanted, sent: How many batches may be sent on this connection, and how many were.
         done: How many batches it has said to be done on this connection.
         recalled: The batches that were called back on this connection.
+        told_full: What ``done`` and ``sent`` were when it was last told that no more come.
         early: What it has said to be done before its ring was found.
         ended: Whether it was told on this connection that no more will come.
         forget_at: When its batches are given back if it does not come again.
@@ -51,6 +52,7 @@ class Learner:
         self.wanted = self.sent = self.done = 0
         self.early: set[int] = set()
         self.recalled: set[int] = set()
+        self.told_full: tuple[int, int] | None = None
         self.ended = False
         self.forget_at = math.inf
 
@@ -63,6 +65,21 @@ class Learner:
         self.unsent.clear()
         self.early.clear()
         self.recalled.clear()
+        self.told_full = None
+
+    @property
+    def has_all(self) -> bool:
+        """Whether it is here and has batches, and all that was leased for it is sent."""
+        here = self.connection is not None and self.connection.batch_bytes == 0
+        return here and bool(self.leased) and not self.unsent
+
+    def tell_full(self) -> Connection | None:
+        """Says that no more come before it is done with some. Returns its connection, or None if it knows that."""
+        if self.connection is None or self.told_full == (self.done, self.sent):
+            return None
+        self.told_full = self.done, self.sent
+        self.connection.out += learner_wire.full(self.done)
+        return self.connection
 
 
 class Source:
@@ -113,6 +130,20 @@ class Source:
             return self.ring.num_buffers
         here = sum(one.connection is not None for one in self.learners)
         return max(1, self.ring.num_buffers // max(1, here + self.others))
+
+    def tell_full(self) -> list[Connection]:
+        """Tells learners that wait, and that only they themselves can make room for. Returns connections with news.
+
+        One has its share, or the place that is filled next.
+        """
+        share, told = self.share(), []
+        for learner in self.learners:
+            if learner.sent >= learner.wanted or learner.ended or not learner.has_all:
+                continue
+            blocks = len(learner.leased) >= share
+            if blocks or (self.hungry and self.ring.next_number - self.ring.num_buffers in learner.leased):
+                told.append(learner.tell_full())
+        return [one for one in told if one is not None]
 
     def recall(self) -> list[Connection]:
         """Calls back what learners have beyond their share, the newest first. Returns connections with news."""

@@ -1,7 +1,8 @@
 """A learner's batches from a server: a thread receives them ahead, and connects again after a lost connection.
 
-A batch is acknowledged when its user asks for the next one. What was received and not handed out by then is dropped if
-the connection is lost: the server sends it again, to this learner or to another one.
+A batch is acknowledged when its user asks for the next one, or says that it is done with all that it has taken. What
+was received and not handed out by then is dropped if the connection is lost: the server sends it again, to this learner
+or to another one.
 """
 
 import logging
@@ -23,8 +24,8 @@ from echo_shm.spec import Array, Spec
 
 _log = logging.getLogger("echo_shm")
 
-#: Most batches on their way to a learner, whatever it asks for.
-_MOST = 256
+#: Most batches, or items if these are more, on their way to a learner, whatever it asks for.
+_MOST_BATCHES, _MOST_ITEMS = 256, 1 << 13
 
 #: How long close() waits until the server has heard what was done (seconds).
 _END_TIME = 1.0
@@ -50,12 +51,14 @@ class Batches:
         self, options: Options, connection: LearnerConnection, ask: Ask, check: Callable[[Spec], None], grace: float
     ) -> None:
         self._options, self._ask, self._check, self._inbox = options, ask, check, connection.ring
-        self._most = min(ask.buffers, _MOST)
+        self._most = min(ask.buffers, max(_MOST_BATCHES, _MOST_ITEMS // ask.n))
         self._changed = threading.Condition()
         self._connection: LearnerConnection | None = None  # None while it is lost
         self._ready: deque[tuple[int, list[Array]]] = deque()
-        self._in_hand: int | None = None  # the number of the batch that the user works on
+        self._in_hand: deque[int] = deque()  # the numbers of the batches that the user works on
         self._unheard: deque[int] = deque()  # batches that are done, and the server has not said that it heard it
+        self._known: set[int] = set()  # all of these
+        self._is_full = False
         self._received = self._heard = 0  # on this connection: batches, and how many that are done
         self._said = 0  # on this connection: how many that are done
         self._ring: tuple[bytes, bytes] | None = None  # the uuid and the schema of the ring
@@ -77,7 +80,7 @@ class Batches:
     # -- called by the user's thread
 
     def next(self, timeout: float | None) -> list[list[Array]]:
-        """Acknowledges the last batch, and waits for the next one: its arrays, in a list; empty at the end.
+        """Acknowledges what was taken, and waits for the next batch: its arrays, in a list; empty at the end.
 
         Raises:
             ConnectionClosedError: The connection was lost for good, or another replay has come.
@@ -86,8 +89,7 @@ class Batches:
             ForkedError: Called in a child of the process that connected.
 
         """
-        if lib.es_api_fork_generation() != self._generation:
-            raise ForkedError(f"these batches of {self._options.peer} are the parent process's: iterate anew here")
+        self._refuse_in_child()
         deadline = None if timeout is None else time.monotonic() + timeout
         with self._changed:
             self._acknowledge()
@@ -97,11 +99,56 @@ class Batches:
                     return []
                 self._changed.wait(min(left, threading.TIMEOUT_MAX))
             if not self._ready:
-                if self._error is not None:
-                    raise self._error
+                self._raise_error()
                 return []
-            self._in_hand, arrays = self._ready.popleft()
-            return [arrays]
+            return [self._hand_out()]
+
+    def count(self) -> int:
+        """How many batches can be taken now.
+
+        Raises:
+            Exception: None can, and none will: as :meth:`next`.
+
+        """
+        self._refuse_in_child()
+        with self._changed:
+            if not self._ready and self._ended:
+                self._raise_error()
+            return len(self._ready)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more will come before some of what has come is done: the ring has no room for more."""
+        with self._changed:
+            return self._is_full
+
+    def peek(self) -> list[Array] | None:
+        """The next batch's arrays; None: it is not there any more."""
+        with self._changed:
+            return self._ready[0][1] if self._ready else None
+
+    def take(self) -> list[Array] | None:
+        """As :meth:`peek`, and takes it, beside what was taken before."""
+        with self._changed:
+            return self._hand_out() if self._ready else None
+
+    def done(self) -> None:
+        """Acknowledges all that was taken."""
+        with self._changed:
+            self._acknowledge()
+
+    def _refuse_in_child(self) -> None:
+        if lib.es_api_fork_generation() != self._generation:
+            raise ForkedError(f"these batches of {self._options.peer} are the parent process's: iterate anew here")
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _hand_out(self) -> list[Array]:
+        number, arrays = self._ready.popleft()
+        self._in_hand.append(number)
+        return arrays
 
     @property
     def over(self) -> bool:
@@ -110,7 +157,7 @@ class Batches:
             return self._ended and not self._ready
 
     def close(self) -> None:
-        """Acknowledges the last batch, and disconnects. What was not handed out goes to another learner."""
+        """Acknowledges what was taken, and disconnects. What was not taken goes to another learner."""
         if lib.es_api_fork_generation() != self._generation:
             return
         with self._changed:
@@ -128,17 +175,19 @@ class Batches:
             self._thread.join()
 
     def _acknowledge(self) -> None:
-        """Says that the user is done with the last batch, and that there is room for one more."""
-        number, self._in_hand = self._in_hand, None
-        if number is None:
+        """Says that the user is done with what it has taken, and that there is room for as many more."""
+        if not self._in_hand:
             return
-        self._unheard.append(number)
-        self._said += 1
-        self._send(learner_wire.done(number) + self._want())
+        done = b"".join(map(learner_wire.done, self._in_hand))
+        self._said += len(self._in_hand)
+        self._unheard += self._in_hand
+        self._in_hand.clear()
+        self._is_full = False
+        self._send(done + self._want())
 
     def _want(self) -> bytes:
         # What has come on this connection, and is not dropped, is in `_ready`, in hand, or done.
-        return learner_wire.want(self._received + self._most - len(self._ready) - (self._in_hand is not None))
+        return learner_wire.want(self._received + self._most - len(self._ready) - len(self._in_hand))
 
     def _say_bye(self) -> None:
         self._send(wire.bye(0))
@@ -180,11 +229,10 @@ class Batches:
         with self._changed:
             self._connection = connection
             self._received = self._heard = 0
-            self._said = len(self._unheard)
-            in_hand = () if self._in_hand is None else (self._in_hand,)
+            self._said, self._is_full = len(self._unheard), False
             if self._ring is not None:
                 # Enough for a share of each ring; what is older is long released.
-                has = (*in_hand, *list(self._unheard)[-learner_wire.MAX_HAS + 1 :])
+                has = (*self._in_hand, *reversed(self._unheard))[: learner_wire.MAX_HAS]
                 self._ask = self._ask._replace(ring=self._ring[0], has=has)
             done = b"".join(map(learner_wire.done, self._unheard))
             self._send(self._ask.to_bytes() + done + self._want())
@@ -205,7 +253,7 @@ class Batches:
                 raise
             with self._changed:
                 self._connection = None
-                self._ready.clear()
+                self._drop_ready()
                 if self._closing or self._ended:
                     return None
             self._reconnector.backoff.restart(useful=told)
@@ -232,6 +280,9 @@ class Batches:
             self._hear(header.number)
         elif header.kind is Frame.RING:
             self._open(body)
+        elif header.kind is Frame.FULL:
+            with self._changed:
+                self._is_full = header.number == self._said  # it knew of all that is done
         elif header.kind is Frame.END:
             self._end()
         else:
@@ -259,14 +310,15 @@ class Batches:
         if self._blocks is None:
             raise WireError(f"{self._options.peer} sent a batch, and has not said what is in it")
         with self._changed:
-            known = number == self._in_hand or number in self._unheard or any(number == n for n, _ in self._ready)
-            room = self._most - len(self._ready) - (self._in_hand is not None)
+            known, room = number in self._known, self._most - len(self._ready) - len(self._in_hand)
         if known or room <= 0:
             raise WireError(f"{self._options.peer} sent batch {number} {'again' if known else 'without being asked'}")
         spaces, arrays = self._blocks.take()
         connection.receive_into(spaces)
         with self._changed:
             self._received += 1
+            self._is_full = False
+            self._known.add(number)
             self._ready.append((number, arrays))
             self._changed.notify_all()
 
@@ -276,6 +328,7 @@ class Batches:
             kept = deque(one for one in self._ready if one[0] != number)
             if len(kept) < len(self._ready):
                 self._ready = kept
+                self._known.discard(number)
                 self._send(learner_wire.give_back(number) + self._want())
 
     def _hear(self, count: int) -> None:
@@ -284,13 +337,17 @@ class Batches:
             if not self._heard <= count <= self._said:
                 raise WireError(f"acknowledged {count} batches, expected {self._heard} to {self._said}")
             for _ in range(count - self._heard):
-                self._unheard.popleft()
+                self._known.discard(self._unheard.popleft())
             self._heard = count
+
+    def _drop_ready(self) -> None:
+        self._known.difference_update(number for number, _ in self._ready)
+        self._ready.clear()
 
     def _end(self) -> None:
         """No more will come. The server waits for what is done, and gives the rest to others."""
         with self._changed:
-            self._ready.clear()
+            self._drop_ready()
             self._acknowledge()
             self._say_bye()
         self._finish(None)

@@ -192,6 +192,6 @@ def test_a_node_drains_under_writing_workers(made):
         for group in workers:
             group.join(60)
         assert came == Counter({(i, k): 2 for i in range(2) for k in range(each)})
-        assert place_of(replay, 1).incarnation == 1
+        until(lambda: place_of(replay, 1).incarnation == 1)
         assert place_of(replay, 1).node != second.id
         assert not replay.losses

@@ -71,6 +71,44 @@ def test_each_sample_comes_once(nodes):
         assert not replay.losses
 
 
+@ray.remote(num_cpus=0)
+class Learning:
+    """A learner in a process of its own."""
+
+    def __init__(self, replay, n):
+        self._batches = replay.dataset_iter(n)
+
+    def pid(self):
+        """Whom to kill."""
+        return os.getpid()
+
+    def next(self):
+        """What is in its next batch. It is done with the one before."""
+        return pairs(next(self._batches))
+
+
+@pytest.mark.parametrize("asks", [False, True])
+def test_a_killed_learner(nodes, asks):
+    """What it had of a queue goes to others: its batch, unless it has asked for the next one, and what came of that."""
+    with RayReplay(EXAMPLE, 1000, [Table("queue", rate_limiter=Queue(200))]) as replay:
+        on_each(replay, nodes, numbered, 40)
+        assert len(replay.shards) == 2
+        learner = Learning.options(**on(nodes.nodes[1])).remote(replay, 50)
+        pid, came = ray.get(learner.pid.remote()), Counter(ray.get(learner.next.remote()))
+        assert came.total() == 50
+        if asks:
+            waiting = learner.next.remote()
+            assert ray.wait([waiting], timeout=2.0) == ([], [waiting])
+        else:
+            came.clear()
+        os.kill(pid, signal.SIGKILL)
+        batches = replay.dataset_iter(10, timeout=60)
+        for batch in itertools.islice(batches, 3 if asks else 8):
+            came.update(pairs(batch))
+        batches.close()
+        assert came == Counter(dict.fromkeys(itertools.product((0,), range(40)), 2))
+
+
 def on_each(replay, nodes, fn, n):
     """A worker on each node does n steps; returns when all shards have said that they have them."""
     for group in [replay.spawn(fn, 1, [n], **on(node)) for node in nodes.nodes]:

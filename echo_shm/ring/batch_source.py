@@ -1,4 +1,4 @@
-"""A replay's ring of batches, as a bridge takes them for learners on other hosts."""
+"""A replay's ring of batches, as a learner takes them that never waits and may have several: a bridge is one."""
 
 import errno
 from typing import NamedTuple
@@ -9,12 +9,13 @@ from echo_shm._core import ffi, lib
 from echo_shm.ring import ranks
 from echo_shm.ring.attachment import Attachment
 from echo_shm.ring.segment import Segment
+from echo_shm.spec import Array
 
 _NOTHING_YET = (lib.ES_EMPTY, lib.ES_TIMEOUT, -errno.EINTR)
 
 
 class Lease(NamedTuple):
-    """A batch that was taken. It is released once its learner has acknowledged it, or given back.
+    """A batch that was taken. It is released once whoever it is for is done with it, or given back.
 
     number: its round times the batches of the ring, plus its index. No two batches of a ring have the same.
     """
@@ -31,6 +32,7 @@ class BatchSource:
 
     Args:
         segment: The ring's segment, mapped with its lock file.
+        is_bridge: Whether the batches are for learners on other hosts.
         is_rank: Whether the ring is a rank's, which this process has taken. Then batches come in the order in which
             they were drawn: none is taken before those that a dead learner had are back.
 
@@ -43,7 +45,7 @@ class BatchSource:
 
     """
 
-    def __init__(self, segment: Segment, *, is_rank: bool) -> None:
+    def __init__(self, segment: Segment, *, is_bridge: bool = True, is_rank: bool = False) -> None:
         geometry = segment.geometry
         self.is_rank, self._lockfile = is_rank, segment.lockfile
         self._is_waiting_for_dead = is_rank
@@ -53,7 +55,9 @@ class BatchSource:
         self._settled = False  # the last take said that the ring has ended, and after it no learner was dead
         self._attachment = Attachment(segment, lib.ES_ROLE_LEARNER, prefault=True)
         self._ring = self._attachment.ring
-        self._attachment.check(lib.es_bridge_learn(self._ring))
+        if is_bridge:
+            self._attachment.check(lib.es_bridge_learn(self._ring))
+        self._leaves = segment.spec.leaves
         self._columns = [
             segment.array(
                 lib.es_api_leaf_offset(self._ring, i),
@@ -93,6 +97,13 @@ class BatchSource:
         """The batch's bytes, leaf after leaf. They stay as they are until the lease ends."""
         return [column[lease.batch].data for column in self._columns]
 
+    def arrays_of(self, lease: Lease) -> list[Array]:
+        """The same as arrays, one for each leaf, of shape ``(n, *leaf.shape)``. They cannot be written to."""
+        return [
+            column[lease.batch].view(leaf.dtype).reshape(self.n, *leaf.shape)
+            for column, leaf in zip(self._columns, self._leaves, strict=True)
+        ]
+
     def release(self, lease: Lease) -> None:
         """Gives the batch's space back to the replay."""
         lib.es_api_release(self._ring, lease.batch, lease.round)
@@ -100,6 +111,13 @@ class BatchSource:
     def give_back(self, lease: Lease) -> None:
         """The batch is delivered again, here or to another learner."""
         lib.es_api_give_back(self._ring, lease.batch, lease.round)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the batch that the replay fills next: batches are filled in the order of their numbers."""
+        snap = ffi.new("es_snapshot *")
+        lib.es_monitor_observe(self._ring, snap)
+        return int(snap.samples_inserted) // self.n
 
     def count_others(self) -> int:
         """How many other learners are attached to the ring."""

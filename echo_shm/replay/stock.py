@@ -1,0 +1,157 @@
+"""Batches that a learner takes several of before it is done with any: from shared memory, or over TCP.
+
+A learner that makes up one batch of several, of several replays, uses these. What it has not taken goes to another
+learner when it leaves, or is killed; and what it has taken and is not done with, when it is killed.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol
+
+from echo_shm.net.client.batches import Batches
+from echo_shm.replay.batch import Batch
+from echo_shm.ring.batch_source import BatchSource, Lease
+from echo_shm.spec import Array
+
+
+class Stock(Protocol):
+    """The batches of one ring, for one thread."""
+
+    def count(self, wanted: int) -> int:
+        """How many batches can be taken now: as many as are wanted, or all that there are.
+
+        Raises:
+            ConnectionClosedError, SegmentError: There are none, and no more will come. The message says why.
+
+        """
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more come before some of those that are there are taken, and done.
+
+        The ring has no room for more: they are this learner's share of it, or one of them is in the place that is
+        filled next.
+        """
+
+    def peek(self) -> Batch | None:
+        """The batch that is taken next; None: it has gone to another learner meanwhile."""
+
+    def take(self) -> Batch | None:
+        """As :meth:`peek`, and takes it. Its arrays are not to be used any more once it is done."""
+
+    def done(self) -> None:
+        """All that was taken is done: none of it comes again."""
+
+    def close(self) -> None:
+        """The same, and leaves. What was not taken goes to another learner."""
+
+
+class LocalStock:
+    """Through shared memory.
+
+    Args:
+        source: The ring.
+        build: Makes a batch of the arrays of its leaves.
+        check: Called where nothing has come: raises if nothing will.
+
+    """
+
+    def __init__(self, source: BatchSource, build: Callable[[list[Array]], Batch], check: Callable[[], None]) -> None:
+        self._source, self._build, self._check = source, build, check
+        self._ready: deque[Lease] = deque()
+        self._taken: list[Lease] = []
+        self._share, self._is_hungry = source.num_buffers, False
+
+    def count(self, wanted: int) -> int:
+        """How many batches can be taken now."""
+        self._is_hungry = False
+        if len(self._ready) < wanted:
+            self._share = self._source.num_buffers // (1 + self._source.count_others())
+            self._give_back_to(max(0, self._share - len(self._taken)))  # there may be more learners than before
+        while len(self._ready) < wanted:
+            lease = self._source.take() if len(self._ready) + len(self._taken) < max(1, self._share) else None
+            if lease is None:
+                self._is_hungry = True
+                if not self._ready:
+                    self._check()
+                break
+            self._ready.append(lease)
+        return len(self._ready)
+
+    def _give_back_to(self, most: int) -> None:
+        """Gives back what was not taken, the newest first, until no more than so many are left."""
+        while len(self._ready) > most:
+            self._source.give_back(self._ready.pop())
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more come before some are taken, and done."""
+        if not self._is_hungry or not self._ready:
+            return False
+        if len(self._ready) + len(self._taken) >= max(1, self._share):
+            return True
+        blocking = self._source.next_number - self._source.num_buffers
+        return any(lease.number == blocking for lease in (*self._ready, *self._taken))
+
+    def peek(self) -> Batch | None:
+        """The batch that is taken next."""
+        return self._build(self._source.arrays_of(self._ready[0])) if self._ready else None
+
+    def take(self) -> Batch | None:
+        """Takes it."""
+        batch = self.peek()
+        if batch is not None:
+            self._taken.append(self._ready.popleft())
+        return batch
+
+    def done(self) -> None:
+        """All that was taken is done."""
+        for lease in self._taken:
+            self._source.release(lease)
+        self._taken.clear()
+
+    def close(self) -> None:
+        """The same, and leaves."""
+        self.done()
+        self._give_back_to(0)
+        self._source.detach()
+
+
+class RemoteStock:
+    """Over TCP.
+
+    Args:
+        received: What comes.
+        build: Makes a batch of the arrays of its leaves.
+
+    """
+
+    def __init__(self, received: Batches, build: Callable[[list[Array]], Batch]) -> None:
+        self._received, self._build = received, build
+
+    def count(self, wanted: int) -> int:
+        """How many batches can be taken now."""
+        return self._received.count()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether no more come before some are taken, and done."""
+        return self._received.is_full
+
+    def peek(self) -> Batch | None:
+        """The batch that is taken next."""
+        arrays = self._received.peek()
+        return None if arrays is None else self._build(arrays)
+
+    def take(self) -> Batch | None:
+        """Takes it."""
+        arrays = self._received.take()
+        return None if arrays is None else self._build(arrays)
+
+    def done(self) -> None:
+        """All that was taken is done."""
+        self._received.done()
+
+    def close(self) -> None:
+        """The same, and leaves."""
+        self._received.close()
