@@ -6,11 +6,12 @@ learners get them.
 
 There are two exceptions. A shard holds a bounded number of items that were drawn and are not done: where several
 learners share them and each waits for more, none could go on. And a shard that is about to be handed over leaves
-nothing behind. So a learner that nobody else can make room for, or that has items of such a shard, takes what is there,
-says that it is done with that, and keeps it for its batch.
+nothing behind. So a learner to which nothing comes and that nobody else can make room for, or that has items of such a
+shard, takes what is there, says that it is done with that, and keeps it for its batch.
 """
 
 import contextlib
+import time
 from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Protocol
@@ -21,6 +22,9 @@ from echo_shm.adapters.ray.filling import Filling, Left, RayBatch
 from echo_shm.adapters.ray.merging import Order
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay.stock import Stock
+
+#: How long a learner to which nothing comes keeps others waiting for the room that it has (seconds).
+PATIENCE = 0.1
 
 
 class Items(Stock, Protocol):
@@ -61,6 +65,7 @@ class _Limited:
         self._shares = Shares({}, beta, 0.0)
         self._begin()
         self._is_in_use = False
+        self._there, self._since = 0, 0.0  # how many items were there, and since when as many
 
     def _begin(self) -> None:
         self._filling, self._filled, self._share = Filling(self._n), 0, np.ones(self._n)
@@ -102,6 +107,16 @@ class _Limited:
         if stock is None:
             stock = self._stocks[number] = self._shards.stock(number)
         return stock
+
+    def _waits(self, there: int) -> None:
+        """Notes how many items are there of a batch that is not whole."""
+        if there != self._there:
+            self._there, self._since = there, time.monotonic()
+
+    def _must_take(self, number: int) -> bool:
+        """Whether what is there of a shard has to be taken, though the batch is not whole."""
+        stock = self._of(number)
+        return stock.is_settling or (time.monotonic() - self._since > PATIENCE and stock.is_full)
 
     def _take(self, number: int) -> bool:
         """Takes an item of a shard, if it is still there."""
@@ -150,14 +165,13 @@ class LimitedMixer(_Limited):
     def _gather(self) -> bool:
         if not self._choose():
             return False
-        short = [number for number, k in self._planned.items() if self._of(number).count(k) < k]
-        for number in list(self._planned) if short else ():
-            stock = self._of(number)
-            if stock.is_settling or (number in short and stock.is_full):
+        there = {number: min(k, self._of(number).count(k)) for number, k in self._planned.items()}
+        if sum(there.values()) < self._planned.total():
+            self._waits(sum(there.values()))
+            for number in [one for one in there if self._must_take(one)]:
                 while self._planned[number] and self._take_planned(number):
                     pass
-                stock.done()
-        if short:
+                self._of(number).done()
             return False
         while self._planned:
             if not self._take_planned(next(iter(self._planned))):
@@ -215,6 +229,7 @@ class LimitedMerger(_Limited):
         if not self._filled and self._shares.size + there.total() < self._least:
             return False
         if there.total() < wanted:
+            self._waits(there.total())
             now = Counter({number: k for number, k in there.items() if self._must_take(number)})
             self._take_in_order(now, now.total())
             for number in now:
@@ -224,10 +239,6 @@ class LimitedMerger(_Limited):
             self._done()  # one has gone to another learner: what is there must not be held while this one waits
             return False
         return True
-
-    def _must_take(self, number: int) -> bool:
-        stock = self._of(number)
-        return stock.is_full or stock.is_settling
 
     def _take_in_order(self, there: Counter[int], wanted: int) -> bool:
         """Takes so many of those that are there. Returns False if one is not there any more."""

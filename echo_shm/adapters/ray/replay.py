@@ -245,9 +245,10 @@ class RayReplay:
 
         Where items are drawn a limited number of times, as from a queue, they are done when the next batch is asked
         for, or the iteration ends. If this process is killed before that, or its node is lost, they go to other
-        learners: in general each item comes once, and none is lost. Each shard has room for items that were drawn and
-        are not done: for two batches, or four where there is one shard; the first learner's n decides. Where more
-        learners than that share a shard, each takes items before its batch is full, and those are lost if it is killed.
+        learners: none is lost. Each shard has room for items that were drawn and are not done: for two batches, or four
+        where there is one shard; the first learner's n decides. Where more learners than that share a shard, each takes
+        items before its batch is full, if none comes for a tenth of a second; and so it does where a shard is handed
+        over. An iteration that ends leaves these to the next one of this process, and they are lost if it is killed.
 
         Args:
             n: How many items, 1 or more.
