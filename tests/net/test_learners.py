@@ -30,6 +30,8 @@ from echo_shm import (
 )
 from echo_shm.cli import replay_figures
 from echo_shm.net import learner_wire, wire
+from echo_shm.net.bridge.admission import Settings
+from echo_shm.net.bridge.bridge import Bridge
 from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, HotCold, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
@@ -215,6 +217,30 @@ def test_flow_control(replay):
         got += numbers_of(next(batches))
         until(lambda: replay.info().sampled == 20 and leased(replay) == 4)
         assert got == list(range(8))
+
+
+def test_what_is_on_its_way_is_sent(background):
+    """The bridge does not sleep while a learner has room, though it sends little at a time and all of that is sent."""
+    large = {"obs": np.zeros(1 << 18, np.uint8)}
+    with Replay(large, 40, [queue()], thread=True) as replay, socket.create_server((HOST, 0)) as listener:
+        inbox = Segment.attach(replay.handle.inbox.name)
+        bridge = Bridge(inbox, [listener], Settings(None, 2, 8), None)
+        ended = threading.Event()
+
+        def serve():
+            while not ended.is_set():
+                bridge.run_once(LONG)
+
+        serving = background(serve)
+        for _ in range(40):
+            replay.add(large)
+        with ReplayClient(f"tcp://{HOST}:{listener.getsockname()[1]}") as learner:
+            stock = until(lambda: learner._stock("q", 40, 0.1))
+            until(lambda: stock.count(40) == 40, seconds=LONG / 2)
+            stock.close()
+            ended.set()
+        serving.result()
+        bridge.close()
 
 
 def test_learners_share_a_queue(replay):

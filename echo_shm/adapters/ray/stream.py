@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import logging
 import secrets
 import threading
@@ -185,9 +186,14 @@ class RayStream(Closing):
             options: As for :meth:`Server.dataset_iter`.
 
         Raises:
+            TypeError: An option is unknown.
             Exception: What a worker raised that this process has started.
 
         """
+        inspect.signature(Server.dataset_iter).bind(self, until=until, **options)
+        return self._batches(until, options)
+
+    def _batches(self, until: Finishing | None, options: dict[str, Any]) -> Iterator[Sample]:
         server = self._begin()
         if server is not None:
             with server:

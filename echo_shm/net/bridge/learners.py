@@ -209,6 +209,8 @@ class Learners:
     @property
     def nap(self) -> float:
         """The longest time until :meth:`pump` is to be called again (seconds)."""
+        if any(one.batch_bytes < _AHEAD for source in self._sources.values() for one in source.busy):
+            return 0.0  # all was sent, and no event of the socket says so
         looks = [one.look_at for one in self._sources.values() if one.hungry]
         soonest = min([*looks, self._look_at] if self._opening else looks, default=math.inf)
         return max(0.0, soonest - time.monotonic())
@@ -293,6 +295,7 @@ class Learners:
     def _feed(self, source: Source, now: float) -> list[tuple[Connection, str | None]]:
         """Takes batches for the learners of a ring in turn, until all have enough or there is none."""
         told: list[tuple[Connection, str | None]] = [(one, None) for one in source.recall()]
+        source.busy.clear()
         source.hungry, share, fed = False, source.share(), not self._ending
         while fed:
             fed = False
@@ -316,7 +319,8 @@ class Learners:
         connection = learner.connection
         if connection is None or learner.ask is None or learner.ended or learner.sent >= learner.wanted:
             return None
-        if connection.batch_bytes >= _AHEAD:  # the loop comes by again once it has sent them
+        if connection.batch_bytes >= _AHEAD:
+            source.busy.append(connection)
             return None
         if learner.unsent:
             return learner.unsent.popleft()

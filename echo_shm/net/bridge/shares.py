@@ -91,6 +91,7 @@ class Source:
         hungry: Whether a learner has room for a batch and there was none.
         look_at: When to look for one again.
         others: How many other learners the ring had when it was last looked at.
+        busy: Connections that had so much to send that they got no batch.
 
     """
 
@@ -99,6 +100,7 @@ class Source:
         self.learners: deque[Learner] = deque()
         self.claims: dict[int, Learner | None] = {}
         self.others = ring.count_others()
+        self.busy: list[Connection] = []
         self.hungry, self.look_at, self._since = False, 0.0, time.monotonic()
 
     def take(self, now: float) -> Lease | None:

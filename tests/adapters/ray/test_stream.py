@@ -120,6 +120,8 @@ def test_a_driver_that_learns(two):
         samples = stream.dataset_iter(until=workers, drop_last=False)
         assert sorted(n for sample in samples for n in sample.batch.tolist()) == list(range(2 * COUNT))
         assert workers.finished
+        with pytest.raises(TypeError, match="unexpected keyword argument 'batch_size'"):
+            stream.dataset_iter(batch_size=3)
         stream.spawn(fail, 1)
         with pytest.raises(KeyError, match="of worker 0"):
             list(stream.dataset_iter())
