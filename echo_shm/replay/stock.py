@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Protocol
 
+from echo_shm.errors import ConnectionClosedError
 from echo_shm.net.client.batches import Batches
 from echo_shm.replay.batch import Batch
 from echo_shm.ring.batch_source import BatchSource, Lease
@@ -73,10 +74,15 @@ class LocalStock:
             if lease is None:
                 self._is_hungry = True
                 if not self._ready:
-                    self._check()
+                    self._check_end()
                 break
             self._ready.append(lease)
         return len(self._ready)
+
+    def _check_end(self) -> None:
+        if self._source.ended:
+            raise ConnectionClosedError("the replay has closed its ring of batches")
+        self._check()
 
     def _give_back_to(self, most: int) -> None:
         """Gives back what was not taken, the newest first, until no more than so many are left."""
@@ -131,7 +137,10 @@ class RemoteStock:
 
     def count(self, wanted: int) -> int:
         """How many batches can be taken now."""
-        return self._received.count()
+        found = self._received.count()
+        if not found and self._received.over:
+            raise ConnectionClosedError("the replay, or its server, has closed")
+        return found
 
     @property
     def is_full(self) -> bool:

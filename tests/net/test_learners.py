@@ -309,8 +309,12 @@ def test_several_items_at_a_time(replay, wheres):
         got += numbers_of(second.take())
     assert second.take() is second.peek() is None
     assert sorted(got) == list(range(10))
-    second.close()
+    second.done()
     until(lambda: leased(replay) == 0)
+    replay.close()
+    with pytest.raises(ConnectionClosedError, match="has closed"):
+        until(lambda: second.count(1))
+    second.close()
     for learner in (one, other):
         learner.close()
 
