@@ -21,6 +21,9 @@ MAX_ITEMS = (1 << 32) - 1
 
 _ASK = struct.Struct("<IIII16s")
 
+#: Why no more batches come: the learner has its share of the ring; or it has the place that is filled next.
+SHARE, BLOCKING = WHY_FULL = b"\0", b"\1"
+
 #: The longest body of ASK.
 MAX_ASK = 1 << 16
 
@@ -99,9 +102,9 @@ def batch_header(n: int, number: int) -> bytes:
     return Header(Frame.BATCH, n, number).to_bytes()
 
 
-def full(count: int) -> bytes:
+def full(count: int, why: bytes) -> bytes:
     """The frame that says that no more batches come before the learner, so far done with so many, is done with more."""
-    return Header(Frame.FULL, 0, count).to_bytes()
+    return Header(Frame.FULL, len(why), count).to_bytes() + why
 
 
 def end() -> bytes:
@@ -125,7 +128,7 @@ def read_batch_header(data: bytes | memoryview, n: int) -> Header:
     header = read_header(data)
     limits = {Frame.ACK: 0, Frame.BYE: MAX_TEXT, Frame.INFO: MAX_INFO, Frame.REFUSE: MAX_TEXT, Frame.END: 0}
     if n:
-        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0, Frame.FULL: 0}
+        limits |= {Frame.RING: len(NO_RING) + MAX_SCHEMA, Frame.BATCH: n, Frame.RECALL: 0, Frame.FULL: 1}
     if header.kind is Frame.BATCH and header.length != n:
         raise WireError(f"a batch of {header.length} items, expected {n}")
     return header.within(limits, "server")

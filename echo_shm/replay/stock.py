@@ -21,6 +21,8 @@ class Stock(Protocol):
     def count(self, wanted: int) -> int:
         """How many batches can be taken now: as many as are wanted, or all that there are.
 
+        What is there beyond those goes to others who ask for it.
+
         Raises:
             ConnectionClosedError, SegmentError: There are none, and no more will come. The message says why.
 
@@ -30,8 +32,8 @@ class Stock(Protocol):
     def is_full(self) -> bool:
         """Whether no more come before some of those that are there are taken, and done.
 
-        The ring has no room for more: they are this learner's share of it, or one of them is in the place that is
-        filled next.
+        The ring has no room for more: they are fewer than were wanted, and this learner's share of it; or one of them
+        is in the place that is filled next, and others wait for that.
         """
 
     def peek(self) -> Batch | None:
@@ -61,18 +63,20 @@ class LocalStock:
         self._source, self._build, self._check = source, build, check
         self._ready: deque[Lease] = deque()
         self._taken: list[Lease] = []
-        self._share, self._is_hungry = source.num_buffers, False
+        self._share, self._is_short = source.num_buffers, False
 
     def count(self, wanted: int) -> int:
         """How many batches can be taken now."""
-        self._is_hungry = False
+        self._source.refuse_in_child()
+        self._is_short = False
+        self._give_back_to(wanted)
         if len(self._ready) < wanted:
             self._share = self._source.num_buffers // (1 + self._source.count_others())
             self._give_back_to(max(0, self._share - len(self._taken)))  # there may be more learners than before
         while len(self._ready) < wanted:
             lease = self._source.take() if len(self._ready) + len(self._taken) < max(1, self._share) else None
             if lease is None:
-                self._is_hungry = True
+                self._is_short = True
                 if not self._ready:
                     self._check_end()
                 break
@@ -92,10 +96,11 @@ class LocalStock:
     @property
     def is_full(self) -> bool:
         """Whether no more come before some are taken, and done."""
-        if not self._is_hungry or not self._ready:
-            return False
-        if len(self._ready) + len(self._taken) >= max(1, self._share):
+        held = len(self._ready) + len(self._taken)
+        if self._is_short and held >= max(1, self._share):
             return True
+        if not held or not self._source.count_others():
+            return False
         blocking = self._source.next_number - self._source.num_buffers
         return any(lease.number == blocking for lease in (*self._ready, *self._taken))
 
@@ -134,10 +139,12 @@ class RemoteStock:
 
     def __init__(self, received: Batches, build: Callable[[list[Array]], Batch]) -> None:
         self._received, self._build = received, build
+        self._is_short = False
 
     def count(self, wanted: int) -> int:
         """How many batches can be taken now."""
         found = self._received.count()
+        self._is_short = found < wanted
         if not found and self._received.over:
             raise ConnectionClosedError("the replay, or its server, has closed")
         return found
@@ -145,7 +152,7 @@ class RemoteStock:
     @property
     def is_full(self) -> bool:
         """Whether no more come before some are taken, and done."""
-        return self._received.is_full
+        return self._received.is_blocking or (self._is_short and self._received.is_full)
 
     def peek(self) -> Batch | None:
         """The batch that is taken next."""

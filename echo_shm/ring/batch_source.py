@@ -68,6 +68,10 @@ class BatchSource:
             for i, leaf in enumerate(segment.spec.leaves)
         ]
 
+    def refuse_in_child(self) -> None:
+        """Raises ForkedError in a child of the process that has attached."""
+        self._attachment.refuse_in_child()
+
     def take(self) -> Lease | None:
         """Takes a batch. None: there is none now."""
         if self._is_waiting_for_dead:

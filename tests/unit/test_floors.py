@@ -31,12 +31,12 @@ FLOORS = {
         ["segment", "board", "batch_names"],
         ["reaper", "metrics", "handle", "allocation", "updates", "ranks"],
         ["attachment", "creation", "sample", "protocols", "rollouts", "replay_board"],
-        ["stuck", "producers", "transports", "staleness"],
+        ["stuck", "producers", "transports", "staleness", "batch_source"],
         ["batch_reader"],
     ],
     "replay": [
         ["validation", "batch", "arguments", "checkpoint_files", "disk", "snapshots", "metric_names"],
-        ["selectors", "rate_limiters", "waiting", "ahead", "item", "waits", "mapped", "syncing"],
+        ["selectors", "rate_limiters", "waiting", "ahead", "item", "waits", "mapped", "syncing", "stock"],
         ["layout", "files"],
         ["finals", "table", "custom", "history", "batch_rings", "new_files", "described"],
         ["vector"],
@@ -60,7 +60,7 @@ FLOORS = {
         ["lerobot"],
     ],
     "planning": [
-        ["arguments", "environments"],
+        ["arguments", "environments", "reading"],
         ["plans", "costs", "importance", "prefix_index"],
         ["surprise", "kernels"],
         ["hot_cold"],
@@ -93,7 +93,7 @@ FLOORS = {
         ["webshop", "cruxeval"],  # EchoRL's names, as some of the floor below have, too
     ],
     "planning.agents": [
-        ["reading"],
+        ["devices"],
         ["configs", "segments", "advantages", "policies"],
         ["encoder"],
         ["planner"],
@@ -150,7 +150,7 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [
-        ["acceptor", "decoder", "batches", "copies", "refusals"],
+        ["acceptor", "decoder", "copies", "refusals"],
         ["connection"],
         ["ingest", "shares"],
         ["learners", "weights"],
@@ -186,6 +186,7 @@ FLOORS = {
         ["filling"],
         ["mixing", "changes"],
         ["limits", "merging", "attaching"],
+        ["limited"],
         ["writers", "drawing", "checks"],
         ["workers"],
         ["keeper", "stream"],

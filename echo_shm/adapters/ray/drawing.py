@@ -34,8 +34,8 @@ class ShardsOfTable:
         watch: What the directory says.
         clients: This process's ways into shards.
         table: Its name.
-        is_limited: Whether its items are drawn a limited number of times.
         n: Items of a batch.
+        is_limited: Whether its items are drawn a limited number of times.
 
     """
 
@@ -93,18 +93,18 @@ def mixed_of(shards: ShardsOfTable, n: int, sampler: object, least: int, left: d
         shards: The table.
         n: Items of a batch.
         sampler: The table's.
-        least: How many items there are in all, at least, where a batch is drawn.
+        least: How many items there are in all, at least, where a batch is drawn. It is 0 where there is ``left``.
         left: Where items are drawn a limited number of times: what iterations leave to each other. None: they are not.
 
     """
     if isinstance(sampler, ORDERED):
         if left is not None:
-            return LimitedMerger(shards, n, sampler, least, left)
+            return LimitedMerger(shards, n, sampler, left)
         return Merger(shards, n, sampler, least)
     beta = sampler.beta if isinstance(sampler, Prioritized | Softmax) else 0.0
     random = np.random.default_rng()  # learners that chose the same shards would not be independent
     if left is not None:
-        return LimitedMixer(shards, n, beta, least, random, left)
+        return LimitedMixer(shards, n, beta, random, left)
     return Mixer(shards, n, beta, least, random)
 
 
@@ -131,11 +131,11 @@ def batches(mixed: Mixed, timeout: float | None, check: Callable[[], None], watc
     waits_since = looked = time.monotonic()
     try:
         while not watch.closed:
-            box = [mixed.next()]
             now = time.monotonic()
             if now - looked > _WORKERS:
                 looked = now
-                check()
+                check()  # before there is a batch, which would be lost
+            box = [mixed.next()]
             if box[0] is not None:
                 # The generator itself must not refer to the batch while its user works on it, or waits.
                 yield cast(RayBatch, box.pop())

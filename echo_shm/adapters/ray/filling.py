@@ -57,14 +57,10 @@ class Left(NamedTuple):
     item: Batch
 
 
-def left_of(number: int, share: float, part: Batch, rows: slice) -> list[Left]:
-    """Copies of those items of a shard's batch."""
-
-    def only(i: int) -> Batch:
-        data = optree.tree_map(lambda leaf: leaf[i : i + 1].copy(), part.data)
-        return Batch._make([data, *(column[i : i + 1].copy() for column in part[1:])])
-
-    return [Left(number, share, only(i)) for i in range(rows.start, rows.stop)]
+def left_of(number: int, share: float, part: Batch, i: int = 0) -> Left:
+    """A copy of an item of a shard's batch."""
+    data = optree.tree_map(lambda leaf: leaf[i : i + 1].copy(), part.data)
+    return Left(number, share, Batch._make([data, *(column[i : i + 1].copy() for column in part[1:])]))
 
 
 class Filling:
@@ -96,7 +92,7 @@ class Filling:
             assert self._batch is not None
             data, key, *columns, _ = self._batch
             item = Batch._make([data, key["key"], *columns])
-            found += left_of(int(key["shard"][place]), float(share[place]), item, slice(place, place + 1))
+            found.append(left_of(int(key["shard"][place]), float(share[place]), item, place))
         return found
 
     def done(self, shares: Shares, share: Array) -> RayBatch:

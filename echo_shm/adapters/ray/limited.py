@@ -4,10 +4,10 @@ An item that was drawn has gone from its shard. So a learner leaves all items wi
 there, and says that it is done with them when its user asks for the next one. If it is killed before that, other
 learners get them.
 
-There are two exceptions. A shard holds a bounded number of items that were drawn and are not done: where several
-learners share them and each waits for more, none could go on. And a shard that is about to be handed over leaves
-nothing behind. So a learner to which nothing comes and that nobody else can make room for, or that has items of such a
-shard, takes what is there, says that it is done with that, and keeps it for its batch.
+There are two exceptions. A shard holds a bounded number of items that were drawn and are not done. Learners that share
+them could wait for each other without end. So where nothing comes for a while, and only this learner can make room, it
+takes what is there, says that it is done with that, and keeps it for its batch. It does the same with the items of a
+shard that is about to be handed over, which leaves nothing behind.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from typing import Protocol
 
 import numpy as np
 
-from echo_shm.adapters.ray.filling import Filling, Left, RayBatch
+from echo_shm.adapters.ray.filling import Filling, Left, RayBatch, left_of
 from echo_shm.adapters.ray.merging import Order
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay.stock import Stock
@@ -52,24 +52,23 @@ class _Limited:
         shards: The shards.
         n: Items of a batch.
         beta: The exponent of the importance weights.
-        least: How many items there are in all, at least, where a batch is drawn.
         left: What the iteration before had of a batch when it ended, and was done with; it comes first. Then what this
             one has.
 
     """
 
-    def __init__(self, shards: Shards, n: int, beta: float, least: int, left: deque[Left]) -> None:
-        self._shards, self._n, self._beta, self._least, self._left = shards, n, beta, least, left
+    def __init__(self, shards: Shards, n: int, beta: float, left: deque[Left]) -> None:
+        self._shards, self._n, self._beta, self._left = shards, n, beta, left
         self._stocks: dict[int, Items] = {}
         self._masses: Mapping[int, Mass] = {}
         self._shares = Shares({}, beta, 0.0)
         self._begin()
         self._is_in_use = False
-        self._there, self._since = 0, 0.0  # how many items were there, and since when as many
 
     def _begin(self) -> None:
-        self._filling, self._filled, self._share = Filling(self._n), 0, np.ones(self._n)
+        self._filling, self._filled, self._share_at = Filling(self._n), 0, np.ones(self._n)
         self._places = self._order_of_places()
+        self._there, self._since = -1, 0.0  # how many items were there, and since when as many
 
     def _order_of_places(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return np.arange(self._n)
@@ -85,13 +84,42 @@ class _Limited:
                 self._put(self._left.popleft())
         if self._filled < self._n and not self._gather():
             return None
-        filled, share, self._is_in_use = self._filling, self._share, True
+        filled, share, self._is_in_use = self._filling, self._share_at, True
         self._begin()
         return filled.done(self._shares, share)
 
     def _gather(self) -> bool:
         """Fills the batch, if all that is missing is there. Returns whether nothing is missing."""
+        there, is_all = self._count()
+        if is_all:
+            if self._take_all():
+                return True
+            self._done()  # one has gone to another learner: the others must not be held while this one waits
+            return False
+        if there != self._there:
+            self._there, self._since = there, time.monotonic()
+        for number in [one for one in self._stocks if self._must_take(one)]:
+            for _ in range(min(self._of(number).count(self._missing), self._missing)):
+                self._take(number)
+            self._of(number).done()
+        return not self._missing
+
+    @property
+    def _missing(self) -> int:
+        return self._n - self._filled
+
+    def _count(self) -> tuple[int, bool]:
+        """How many items of the batch are there, and whether all that are missing are."""
         raise NotImplementedError
+
+    def _take_all(self) -> bool:
+        """Takes them. Returns False if one is not there any more."""
+        raise NotImplementedError
+
+    def _must_take(self, number: int) -> bool:
+        """Whether what is there of a shard has to be taken, though the batch is not whole."""
+        stock = self._of(number)
+        return stock.is_settling or (time.monotonic() - self._since > PATIENCE and stock.is_full)
 
     def _look(self) -> None:
         """What the shards say now. Those that are gone, or absent, are not waited for."""
@@ -99,24 +127,20 @@ class _Limited:
         if masses is not self._masses:
             self._masses, self._shares = masses, Shares(masses, self._beta, age)
             for gone in [number for number in self._stocks if number not in masses]:
-                self._stocks.pop(gone).close()
+                self._leave(gone)
         self._shares.age = age
+
+    def _leave(self, number: int) -> None:
+        stock = self._stocks.pop(number)
+        while stock.is_settling and stock.count(self._n) and (item := stock.take()) is not None:
+            self._left.append(left_of(number, 1.0, item))  # nobody else can have it there
+        stock.close()
 
     def _of(self, number: int) -> Items:
         stock = self._stocks.get(number)
         if stock is None:
             stock = self._stocks[number] = self._shards.stock(number)
         return stock
-
-    def _waits(self, there: int) -> None:
-        """Notes how many items are there of a batch that is not whole."""
-        if there != self._there:
-            self._there, self._since = there, time.monotonic()
-
-    def _must_take(self, number: int) -> bool:
-        """Whether what is there of a shard has to be taken, though the batch is not whole."""
-        stock = self._of(number)
-        return stock.is_settling or (time.monotonic() - self._since > PATIENCE and stock.is_full)
 
     def _take(self, number: int) -> bool:
         """Takes an item of a shard, if it is still there."""
@@ -128,7 +152,7 @@ class _Limited:
     def _put(self, one: Left) -> None:
         place = self._places[self._filled : self._filled + 1]
         self._filling.put(place, one.number, one.item, slice(0, 1))
-        self._share[place] = one.share
+        self._share_at[place] = one.share
         self._filled += 1
 
     def _done(self) -> None:
@@ -138,7 +162,7 @@ class _Limited:
 
     def close(self) -> None:
         """Ends. What was not taken goes back; what was taken for a batch that is not whole is kept for the next one."""
-        self._left.extendleft(reversed(self._filling.left(self._share)))
+        self._left.extendleft(reversed(self._filling.left(self._share_at)))
         for stock in self._stocks.values():
             stock.close()
 
@@ -148,64 +172,66 @@ class LimitedMixer(_Limited):
 
     Args:
         random: Chooses the shards.
-        shards, n, beta, least, left: As for all.
+        shards, n, beta, left: As for all.
 
     """
 
-    def __init__(
-        self, shards: Shards, n: int, beta: float, least: int, random: np.random.Generator, left: deque[Left]
-    ) -> None:
+    def __init__(self, shards: Shards, n: int, beta: float, random: np.random.Generator, left: deque[Left]) -> None:
         self._random = random
         self._planned: Counter[int] = Counter()  # how many items are to come of each shard
-        super().__init__(shards, n, beta, least, left)
+        super().__init__(shards, n, beta, left)
 
     def _order_of_places(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
         return self._random.permutation(self._n)  # places in a batch are alike
 
-    def _gather(self) -> bool:
-        if not self._choose():
-            return False
-        there = {number: min(k, self._of(number).count(k)) for number, k in self._planned.items()}
-        if sum(there.values()) < self._planned.total():
-            self._waits(sum(there.values()))
-            for number in [one for one in there if self._must_take(one)]:
-                while self._planned[number] and self._take_planned(number):
-                    pass
-                self._of(number).done()
-            return False
-        while self._planned:
-            if not self._take_planned(next(iter(self._planned))):
-                self._done()  # it has gone to another learner: what is there must not be held while this one waits
-                return False
-        return True
+    def _count(self) -> tuple[int, bool]:
+        is_planned = self._plan()
+        for number, stock in self._stocks.items():
+            if number not in self._planned:
+                stock.count(0)  # others may have what is there
+        there = sum(min(k, self._of(number).count(k)) for number, k in self._planned.items())
+        return there, is_planned and there == self._missing
 
-    def _take_planned(self, number: int) -> bool:
-        taken = self._take(number)
-        self._planned[number] -= taken
-        self._planned += Counter()  # without those of which nothing is to come
+    def _take_all(self) -> bool:
+        return all(self._take(number) for number in list(self._planned.elements()))
+
+    def _take(self, number: int) -> bool:
+        taken = super()._take(number)
+        self._planned -= Counter({number: taken})
         return taken
 
-    def _choose(self) -> bool:
-        """Plans whose items the missing ones are to be. Returns whether all are planned."""
-        share = self._shares.share
-        self._planned = Counter({number: k for number, k in self._planned.items() if number in self._masses})
-        # Where a table is empty, what was drawn ahead has gone from it, and comes first.
-        ahead = {}
-        for number in [one for one in self._masses if one not in share]:
-            ready = self._of(number).count(self._n)
-            self._planned[number] = min(self._planned[number], ready)
-            ahead[number] = ready - self._planned[number]
-        more = self._n - self._filled - self._planned.total()
-        some = min(more, sum(ahead.values()))
-        if some:
-            chosen = self._random.multivariate_hypergeometric(list(ahead.values()), some)
-            self._planned += Counter(dict(zip(ahead, chosen.tolist(), strict=True)))
-        if more > some:
-            if not share or (not self._filled and self._shares.size < self._least):
-                return False
-            self._planned += Counter(self._shares.choose(self._random, more - some).tolist())
-        self._planned += Counter()
-        return True
+    def _plan(self) -> bool:
+        """Says whose items the missing ones are to be. Returns whether that is known of all."""
+        share, planned = self._shares.share, self._planned
+        # Where a table is empty, no more come than were drawn ahead.
+        self._planned = planned = Counter(
+            {
+                number: k if number in share else min(k, self._of(number).count(k))
+                for number, k in planned.items()
+                if number in self._masses
+            }
+        )
+        if planned.total() > self._missing:  # items came that were not planned
+            kept = self._random.multivariate_hypergeometric(list(planned.values()), self._missing)
+            self._planned = planned = Counter(dict(zip(planned, kept.tolist(), strict=True)))
+        more = self._missing - planned.total()
+        if more:
+            # What was drawn ahead has gone from an empty table, and comes first.
+            ahead = {
+                number: max(0, self._of(number).count(planned[number] + more) - planned[number])
+                for number in self._masses
+                if number not in share
+            }
+            some = min(more, sum(ahead.values()))
+            if some:
+                chosen = self._random.multivariate_hypergeometric(list(ahead.values()), some)
+                planned += Counter(dict(zip(ahead, chosen.tolist(), strict=True)))
+            more -= some
+            if more and share:
+                planned += Counter(self._shares.choose(self._random, more).tolist())
+                more = 0
+        self._planned = +planned
+        return not more
 
 
 class LimitedMerger(_Limited):
@@ -213,41 +239,28 @@ class LimitedMerger(_Limited):
 
     Args:
         sampler: The tables' sampler.
-        shards, n, least, left: As for all.
+        shards, n, left: As for all.
 
     """
 
-    def __init__(self, shards: Shards, n: int, sampler: object, least: int, left: deque[Left]) -> None:
+    def __init__(self, shards: Shards, n: int, sampler: object, left: deque[Left]) -> None:
         self._order = Order(sampler, self._priority)
+        self._counts: Counter[int] = Counter()  # how many items of each shard are there
         self._priorities: dict[int, float] = {}  # of the next items that were looked at
-        super().__init__(shards, n, 0.0, least, left)
+        super().__init__(shards, n, 0.0, left)
 
-    def _gather(self) -> bool:
+    def _count(self) -> tuple[int, bool]:
         self._priorities.clear()
-        wanted = self._n - self._filled
-        there = Counter({number: self._of(number).count(wanted) for number in self._masses})
-        if not self._filled and self._shares.size + there.total() < self._least:
-            return False
-        if there.total() < wanted:
-            self._waits(there.total())
-            now = Counter({number: k for number, k in there.items() if self._must_take(number)})
-            self._take_in_order(now, now.total())
-            for number in now:
-                self._of(number).done()
-            return False
-        if not self._take_in_order(there, wanted):
-            self._done()  # one has gone to another learner: what is there must not be held while this one waits
-            return False
-        return True
+        self._counts = Counter({number: self._of(number).count(self._missing) for number in self._masses})
+        return self._counts.total(), self._counts.total() >= self._missing
 
-    def _take_in_order(self, there: Counter[int], wanted: int) -> bool:
-        """Takes so many of those that are there. Returns False if one is not there any more."""
-        for _ in range(wanted):
-            number = self._order.first([one for one, k in there.items() if k > 0], self._masses)
+    def _take_all(self) -> bool:
+        while self._missing:
+            number = self._order.first(list(+self._counts), self._masses)
             self._priorities.pop(number, None)
             if not self._take(number):
                 return False
-            there[number] -= 1
+            self._counts[number] -= 1
         return True
 
     def _priority(self, number: int) -> float:

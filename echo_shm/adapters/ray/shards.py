@@ -257,12 +257,12 @@ class Shard:
     def settle(self) -> None:
         """Nothing is drawn any more of tables whose draws are counted. Returns once learners have what was drawn."""
         self._is_settling = True  # learners then take what is there, and do not wait for more
-        singly = [table.name for table in self._setup.tables if table.max_times_sampled]
+        limited = [table.name for table in self._setup.tables if table.max_times_sampled]
         for table in self._setup.tables:
             if table.max_times_sampled or budgets.is_limited(table.rate_limiter):
                 self._replay._set_limits(table.name, math.inf, math.inf)  # all is let in
         end = time.monotonic() + _TAKING
-        while self._replay._rings.untaken(singly) and time.monotonic() < end:
+        while self._replay._rings.untaken(limited) and time.monotonic() < end:
             time.sleep(_NAP)  # learners say no word when they have used a batch
 
     def leave(self) -> Origin | None:

@@ -210,7 +210,7 @@ class Learners:
     def nap(self) -> float:
         """The longest time until :meth:`pump` is to be called again (seconds)."""
         if any(one.batch_bytes < _AHEAD for source in self._sources.values() for one in source.busy):
-            return 0.0  # all was sent, and no event of the socket says so
+            return 0.0  # so much was sent that there is room, and no event of the socket says so
         looks = [one.look_at for one in self._sources.values() if one.hungry]
         soonest = min([*looks, self._look_at] if self._opening else looks, default=math.inf)
         return max(0.0, soonest - time.monotonic())

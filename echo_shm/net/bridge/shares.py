@@ -14,7 +14,7 @@ from echo_shm.ring.batch_source import BatchSource, Lease
 _SOONEST, _LATEST, _SHARE = 0.0005, 0.01, 1 / 16
 
 #: Most batches that a learner has said to be done and that were not seen in the ring yet; of each ring.
-_MOST_CLAIMS = 4096
+_MOST_CLAIMS = 1 << 14
 
 
 def pause(waited: float) -> float:
@@ -34,7 +34,7 @@ class Learner:
         wanted, sent: How many batches may be sent on this connection, and how many were.
         done: How many batches it has said to be done on this connection.
         recalled: The batches that were called back on this connection.
-        told_full: What ``done`` and ``sent`` were when it was last told that no more come.
+        told_full: What ``done`` and ``sent`` were when it was last told that no more come, and why.
         early: What it has said to be done before its ring was found.
         ended: Whether it was told on this connection that no more will come.
         forget_at: When its batches are given back if it does not come again.
@@ -52,7 +52,7 @@ class Learner:
         self.wanted = self.sent = self.done = 0
         self.early: set[int] = set()
         self.recalled: set[int] = set()
-        self.told_full: tuple[int, int] | None = None
+        self.told_full: tuple[int, int, bytes] | None = None
         self.ended = False
         self.forget_at = math.inf
 
@@ -73,12 +73,13 @@ class Learner:
         here = self.connection is not None and self.connection.batch_bytes == 0
         return here and bool(self.leased) and not self.unsent
 
-    def tell_full(self) -> Connection | None:
+    def tell_full(self, why: bytes) -> Connection | None:
         """Says that no more come before it is done with some. Returns its connection, or None if it knows that."""
-        if self.connection is None or self.told_full == (self.done, self.sent):
+        now = self.done, self.sent, why
+        if self.connection is None or self.told_full == now:
             return None
-        self.told_full = self.done, self.sent
-        self.connection.out += learner_wire.full(self.done)
+        self.told_full = now
+        self.connection.out += learner_wire.full(self.done, why)
         return self.connection
 
 
@@ -134,17 +135,17 @@ class Source:
         return max(1, self.ring.num_buffers // max(1, here + self.others))
 
     def tell_full(self) -> list[Connection]:
-        """Tells learners that wait, and that only they themselves can make room for. Returns connections with news.
-
-        One has its share, or the place that is filled next.
-        """
+        """Tells learners if only they can make room. Returns connections with news."""
         share, told = self.share(), []
+        # Others, whom this bridge does not know, may wait for it.
+        blocking = self.ring.next_number - self.ring.num_buffers if self.others or len(self.learners) > 1 else None
         for learner in self.learners:
-            if learner.sent >= learner.wanted or learner.ended or not learner.has_all:
+            if learner.ended or not learner.has_all:
                 continue
-            blocks = len(learner.leased) >= share
-            if blocks or (self.hungry and self.ring.next_number - self.ring.num_buffers in learner.leased):
-                told.append(learner.tell_full())
+            if blocking in learner.leased:
+                told.append(learner.tell_full(learner_wire.BLOCKING))
+            elif learner.sent < learner.wanted and len(learner.leased) >= share:
+                told.append(learner.tell_full(learner_wire.SHARE))
         return [one for one in told if one is not None]
 
     def recall(self) -> list[Connection]:

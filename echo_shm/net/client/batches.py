@@ -25,7 +25,7 @@ from echo_shm.spec import Array, Spec
 _log = logging.getLogger("echo_shm")
 
 #: Most batches, or items if these are more, on their way to a learner, whatever it asks for.
-_MOST_BATCHES, _MOST_ITEMS = 256, 1 << 13
+_MOST_BATCHES, _MOST_ITEMS = 256, 1 << 11
 
 #: How long close() waits until the server has heard what was done (seconds).
 _END_TIME = 1.0
@@ -58,7 +58,7 @@ class Batches:
         self._in_hand: deque[int] = deque()  # the numbers of the batches that the user works on
         self._unheard: deque[int] = deque()  # batches that are done, and the server has not said that it heard it
         self._known: set[int] = set()  # all of these
-        self._is_full = False
+        self._is_full = self._is_blocking = False
         self._received = self._heard = 0  # on this connection: batches, and how many that are done
         self._said = 0  # on this connection: how many that are done
         self._ring: tuple[bytes, bytes] | None = None  # the uuid and the schema of the ring
@@ -118,9 +118,15 @@ class Batches:
 
     @property
     def is_full(self) -> bool:
-        """Whether no more will come before some of what has come is done: the ring has no room for more."""
+        """Whether no more will come before some of what has come is done: this learner has all that it may have."""
         with self._changed:
-            return self._is_full
+            return self._is_full or len(self._ready) + len(self._in_hand) >= self._most
+
+    @property
+    def is_blocking(self) -> bool:
+        """Whether the replay waits for some of what has come to be done: others may wait for the replay."""
+        with self._changed:
+            return self._is_blocking
 
     def peek(self) -> list[Array] | None:
         """The next batch's arrays; None: it is not there any more."""
@@ -182,7 +188,7 @@ class Batches:
         self._said += len(self._in_hand)
         self._unheard += self._in_hand
         self._in_hand.clear()
-        self._is_full = False
+        self._is_full = self._is_blocking = False
         self._send(done + self._want())
 
     def _want(self) -> bytes:
@@ -229,9 +235,9 @@ class Batches:
         with self._changed:
             self._connection = connection
             self._received = self._heard = 0
-            self._said, self._is_full = len(self._unheard), False
+            self._said, self._is_full, self._is_blocking = len(self._unheard), False, False
             if self._ring is not None:
-                # Enough for a share of each ring; what is older is long released.
+                # Enough for all that may be in hand, and as many more; what is older is long released.
                 has = (*self._in_hand, *reversed(self._unheard))[: learner_wire.MAX_HAS]
                 self._ask = self._ask._replace(ring=self._ring[0], has=has)
             done = b"".join(map(learner_wire.done, self._unheard))
@@ -281,8 +287,7 @@ class Batches:
         elif header.kind is Frame.RING:
             self._open(body)
         elif header.kind is Frame.FULL:
-            with self._changed:
-                self._is_full = header.number == self._said  # it knew of all that is done
+            self._note_full(header.number, body)
         elif header.kind is Frame.END:
             self._end()
         else:
@@ -317,7 +322,7 @@ class Batches:
         connection.receive_into(spaces)
         with self._changed:
             self._received += 1
-            self._is_full = False
+            self._is_full = self._is_blocking = False
             self._known.add(number)
             self._ready.append((number, arrays))
             self._changed.notify_all()
@@ -330,6 +335,14 @@ class Batches:
                 self._ready = kept
                 self._known.discard(number)
                 self._send(learner_wire.give_back(number) + self._want())
+
+    def _note_full(self, count: int, why: bytes) -> None:
+        """No more will come before some of what has come is done."""
+        if why not in learner_wire.WHY_FULL:
+            raise WireError(f"{self._options.peer} said FULL for the reason {why!r}")
+        with self._changed:
+            if count == self._said:  # it knew of all that is done
+                self._is_full, self._is_blocking = True, why == learner_wire.BLOCKING
 
     def _hear(self, count: int) -> None:
         """The server has heard of so many batches that they are done."""

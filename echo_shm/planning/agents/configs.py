@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from echo_shm.planning.agents.reading import Readable
+from echo_shm.planning.reading import Readable
 from echo_shm.replay.validation import above_zero, at_least_zero, flag, integer, number
 
 

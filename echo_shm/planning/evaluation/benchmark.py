@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig
-from echo_shm.planning.agents.reading import Readable
+from echo_shm.planning.reading import Readable
 from echo_shm.planning.evaluation import models
 from echo_shm.planning.evaluation.agents import AGENTS
 from echo_shm.planning.evaluation.configs import EvaluationConfig, names

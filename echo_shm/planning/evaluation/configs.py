@@ -4,7 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig
-from echo_shm.planning.agents.reading import Readable
+from echo_shm.planning.reading import Readable
 from echo_shm.replay.validation import above_zero, integer
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal, NamedTuple, TypeAlias
 
 from echo_shm.errors import ConnectionClosedError, EchoShmError
-from echo_shm.planning.agents.reading import Readable
+from echo_shm.planning.reading import Readable
 from echo_shm.planning.rollouts.scheduler import BandwidthConfig
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
 from echo_shm.spec import Array

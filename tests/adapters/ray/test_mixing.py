@@ -1,6 +1,6 @@
 """Draws over shards are those of one table with all items. No cluster is needed: a shard is any replay."""
 
-from collections import Counter, deque
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -11,11 +11,9 @@ from hypothesis import strategies as st
 need("ray")
 
 from echo_shm import Replay, Table  # noqa: E402
-from echo_shm.adapters.ray import limited  # noqa: E402
-from echo_shm.adapters.ray.limited import LimitedMerger, LimitedMixer  # noqa: E402
 from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
 from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
-from echo_shm.replay import Fifo, MaxHeap, MinHeap, MinSize, Prioritized, Softmax, Uniform  # noqa: E402
+from echo_shm.replay import Prioritized, Softmax, Uniform  # noqa: E402
 
 #: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
 FAR = 3.7
@@ -68,8 +66,6 @@ class Parts:
     def source(self, number):
         """The shard."""
         return self.parts[number]
-
-    stock = source
 
 
 def replays(sampler, priorities):
@@ -248,192 +244,3 @@ def test_shares():
     assert shares((0, 0.0, 0.0), (0, 0.0, 0.0)) == {}
     far = Shares({0: Mass(1, -5000.0, -5000.0), 1: Mass(1, 5000.0, 5000.0), 2: Mass(1, 5000.0, 5000.0)}, 1.0, 0.0)
     assert far.share == {1: 0.5, 2: 0.5}
-
-
-def queue_of(shard, numbers, sampler, size=64):
-    """A replay whose items are drawn once each, in an order."""
-    limits = {"rate_limiter": MinSize(1), "max_times_sampled": 1}
-    replay = Replay({"x": np.zeros(2, np.int64)}, size, [Table("t", sampler=sampler, **limits)])
-    for number in numbers:
-        replay.add({"x": np.array([shard, number])}, float(number))
-    return replay
-
-
-class Queued(Part):
-    """A shard whose items are drawn once each: what it has drawn has gone from it, and is its own until it is done.
-
-    ``room`` is how many items there may be that were drawn and are not done.
-    """
-
-    def __init__(self, replay, room=1000):
-        super().__init__(replay)
-        self.room, self.ahead, self.taken, self.is_settling, self.done_with = room, [], [], False, 0
-
-    def count(self, wanted):
-        """Draws ahead."""
-        self.sizes = [1]
-        while (
-            len(self.ahead) < wanted
-            and len(self.ahead) + len(self.taken) < self.room
-            and (item := super().next()) is not None
-        ):
-            self.ahead.append(item)
-        return 0 if self.away else len(self.ahead)
-
-    @property
-    def is_full(self):
-        """Whether there is no room."""
-        return len(self.ahead) + len(self.taken) == self.room
-
-    def peek(self):
-        """The next one."""
-        return self.ahead[0]
-
-    def take(self):
-        """Takes it."""
-        if not self.ahead:
-            return None
-        self.taken.append(self.ahead.pop(0))
-        return self.taken[-1]
-
-    def done(self):
-        """All that was taken."""
-        self.done_with += len(self.taken)
-        self.taken.clear()
-
-    def close(self):
-        """What was not taken stays, for the next one."""
-        self.done()
-
-
-@pytest.fixture(autouse=True, scope="module")
-def _at_once():
-    """Nobody waits here: what comes of the time is another test's."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(limited, "PATIENCE", -1.0)
-        yield
-
-
-def queued(shards, n, sampler, left=None, seed=0):
-    """Over such parts, or replays."""
-    left = deque() if left is None else left
-    if not isinstance(shards, Parts):
-        shards = Parts([Queued(one) for one in shards])
-    if isinstance(sampler, Uniform):
-        return LimitedMixer(shards, n, 0.0, 0, np.random.default_rng(seed), left)
-    return LimitedMerger(shards, n, sampler, 0, left)
-
-
-@settings(max_examples=60, deadline=None)
-@given(st.lists(st.lists(st.integers(0, 9), max_size=12), min_size=1, max_size=4), st.integers(1, 6))
-def test_heaps_over_shards(numbers, n):
-    """Items come as from one heap, each once."""
-    for sampler, sign in ((MaxHeap(), -1), (MinHeap(), 1)):
-        merger, came = queued([queue_of(shard, some, sampler) for shard, some in enumerate(numbers)], n, sampler), []
-        while (batch := merger.next()) is not None:
-            came.extend(batch.data["x"].tolist())
-        together = sorted((number for some in numbers for number in some), key=lambda number: sign * number)
-        assert len(together) - len(came) < n  # a batch is whole
-        assert [number for _, number in came] == together[: len(came)]
-
-
-def test_queues_over_shards():
-    """Each shard's items come in their order, and those of all wait equally long; what is there is not waited for."""
-    shards = [queue_of(0, range(40), Fifo()), queue_of(1, range(20), Fifo()), queue_of(2, (), Fifo())]
-    merger, came = queued(shards, 6, Fifo()), []
-    while (batch := merger.next()) is not None:
-        came.extend(map(tuple, batch.data["x"].tolist()))
-        assert batch.key["shard"].tolist() == batch.data["x"][:, 0].tolist()
-    assert sorted(came) == [(0, k) for k in range(40)] + [(1, k) for k in range(20)]
-    for shard in (0, 1):
-        assert [k for one, k in came if one == shard] == sorted(k for one, k in came if one == shard)
-    first = [shard for shard, _ in came[:30]]
-    assert abs(first.count(0) - 20) <= 2
-
-
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.integers(0, 9), min_size=1, max_size=3),
-    st.integers(1, 9),
-    st.sampled_from([Uniform(), Fifo(), MaxHeap()]),
-    st.lists(
-        st.tuples(st.integers(1, 5), st.integers(0, 4), st.none() | st.integers(0, 2), st.integers(0, 3)),
-        min_size=1,
-        max_size=8,
-    ),
-)
-def test_what_is_drawn_a_limited_number_of_times(counts, room, sampler, iterations):
-    """Each item of a queue comes once, whoever is away, and however little room there is.
-
-    Iterations of other sizes follow each other. What was taken is done when the next batch is asked for, and not
-    before; unless there is no room for a whole batch.
-    """
-    parts = []
-    for shard, count in enumerate(counts):
-        replay = Replay({"x": np.zeros(2, np.int64)}, 100, [Table("t", sampler=sampler, max_times_sampled=1)])
-        for k in range(count):
-            replay.add({"x": np.array([shard, k])})
-        parts.append(Queued(replay, room))
-    left, came, more = deque(), Counter(), list(counts)
-
-    def iterate(n, most, away, new):
-        shards = Parts(parts)
-        mixed = queued(shards, n, sampler, left, seed=n)
-        kept = Counter(tuple(one.item.data["x"][0].tolist()) for one in left)
-        for turn in range(most):
-            for one in parts:
-                one.away = parts.index(one) == away
-            batch = mixed.next()
-            held = Counter(tuple(item.data["x"][0].tolist()) for one in parts for item in one.taken)
-            if batch is not None:
-                items = Counter(map(tuple, batch.data["x"].tolist()))
-                came.update(items)
-                assert batch.key["shard"].tolist() == batch.data["x"][:, 0].tolist()
-                assert held == items - kept or n >= room
-            elif n < room:
-                assert not held
-            if new and turn == 0:
-                replay, number = parts[0].replay, more[0]
-                replay.add({"x": np.array([0, number])})
-                more[0] += 1
-            shards.look()
-            if away is not None:
-                shards.found.pop(away, None)
-        mixed.close()
-
-    for one in iterations:
-        iterate(*one)
-    for _ in range(200):
-        iterate(1, 3, None, 0)
-    assert came == Counter((shard, k) for shard, count in enumerate(more) for k in range(count))
-    assert not left
-
-
-def test_a_batch_is_whole_before_any_of_it_is_taken():
-    """A learner that waits holds nothing that others could not have; one that nobody else can make room for does."""
-    shards = [queue_of(0, range(3), Uniform()), queue_of(1, (), Uniform())]
-    parts = Parts([Queued(shards[0]), Queued(shards[1])])
-    mixed = queued(parts, 5, Uniform())
-    assert mixed.next() is None
-    assert (len(parts.parts[0].ahead), parts.parts[0].taken) == (3, [])
-    for number in (3, 4):
-        shards[1].add({"x": np.array([1, number])}, 1.0)
-    parts.look()
-    assert sorted(mixed.next().data["x"][:, 1].tolist()) == [0, 1, 2, 3, 4]
-    assert [len(one.taken) for one in parts.parts.values()] == [3, 2]
-    assert mixed.next() is None
-    assert [len(one.taken) for one in parts.parts.values()] == [0, 0]
-    for number in range(2):
-        shards[number].add({"x": np.array([number, 9])}, 1.0)
-    parts.look()
-    parts.parts[1].is_settling = True
-    mixed = queued(parts, 5, Uniform())
-    for _ in range(2):
-        assert mixed.next() is None
-        parts.look()  # it is drawn, and no more in the table
-    assert [(len(one.ahead), len(one.taken), one.done_with) for one in parts.parts.values()] == [(1, 0, 3), (0, 0, 3)]
-    parts = Parts([Queued(queue_of(0, range(8), Uniform()), room=3)])
-    mixed, came = queued(parts, 8, Uniform()), None
-    for _ in range(8):
-        came = mixed.next() if came is None else came
-    assert sorted(came.data["x"][:, 1].tolist()) == list(range(8))
