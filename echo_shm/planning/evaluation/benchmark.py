@@ -8,11 +8,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from echo_shm.planning.agents.configs import PlanningConfig, PPOConfig, ReplayConfig
-from echo_shm.planning.reading import Readable
 from echo_shm.planning.evaluation import models
 from echo_shm.planning.evaluation.agents import AGENTS
 from echo_shm.planning.evaluation.configs import EvaluationConfig, names
 from echo_shm.planning.evaluation.evaluation import Evaluation, Results
+from echo_shm.planning.reading import Readable
 from echo_shm.replay.validation import integer
 
 __all__ = ["BenchmarkConfig", "BenchmarkResult", "EchoRLBenchmark", "TaskResult"]

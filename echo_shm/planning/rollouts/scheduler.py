@@ -7,8 +7,8 @@ from typing import Literal
 
 import numpy as np
 
-from echo_shm.planning.reading import Readable
 from echo_shm.planning.costs import effective_cost, rollout_priorities
+from echo_shm.planning.reading import Readable
 from echo_shm.replay.validation import above_zero, at_least_zero, integer
 from echo_shm.spec import Array
 
