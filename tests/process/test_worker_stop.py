@@ -164,8 +164,9 @@ def test_a_worker_that_has_not_connected(serve, tmp_path, background, context):
     with server.spawn(workers.say_and_wait_for, 1, [str(ran)], [argument], context=context) as group:
         until(Path(f"{path}.loading").exists, "it starts")
         stopping = background(group.stop, LONG)
-        until(lambda: group._stopping, "it is told")
-        path.touch()
+        until(lambda: group._stopping, "it is about to be told")
+        with group._changed:  # and now it is
+            path.touch()
         stopping.result()
         assert group.exitcodes == [0]
     assert not ran.exists()
