@@ -167,7 +167,8 @@ class Storm:
             return
         elif event == "kills of a raylet":
             self._dead.add(node.id)
-            os.kill(node.raylet, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):  # a cut link has ended it just now
+                os.kill(node.raylet, signal.SIGKILL)
             until(lambda: not list(self._actors_of(node)), "actors and workers end with their raylet", 2 * LONG)
             self._cluster.add(num_cpus=2)  # guards live on, and remove what is left of the old one
         elif event == "kills of a node":
