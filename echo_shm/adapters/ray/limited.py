@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from typing import Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from echo_shm.adapters.ray.filling import Filling, Left, RayBatch, left_of
 from echo_shm.adapters.ray.merging import Order
@@ -70,7 +71,7 @@ class _Limited:
         self._places = self._order_of_places()
         self._there, self._since = -1, 0.0  # how many items were there, and since when as many
 
-    def _order_of_places(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _order_of_places(self) -> npt.NDArray[np.int64]:
         return np.arange(self._n)
 
     def next(self) -> RayBatch | None:
@@ -181,7 +182,7 @@ class LimitedMixer(_Limited):
         self._planned: Counter[int] = Counter()  # how many items are to come of each shard
         super().__init__(shards, n, beta, left)
 
-    def _order_of_places(self) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    def _order_of_places(self) -> npt.NDArray[np.int64]:
         return self._random.permutation(self._n)  # places in a batch are alike
 
     def _count(self) -> tuple[int, bool]:

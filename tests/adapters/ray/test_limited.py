@@ -167,7 +167,6 @@ def clock():
     clock = Clock()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(limited, "time", clock)
-        clock.now = 0.0
         patch.setattr(limited, "PATIENCE", -1.0)
         yield clock
 
@@ -275,8 +274,6 @@ def test_learners_that_share_shards(sizes, rooms, sampler, random):
         came.update([] if batch is None else pairs(batch))
         assert idle < 2000, "they wait for each other"
     for one in learners:
-        came.update(item for left in one._left for item in [tuple(left.item.data["x"][0].tolist())])
-        assert not one._left
         one.close()
         came.update(tuple(left.item.data["x"][0].tolist()) for left in one._left)
     last = mixed(Shards(there), 1, sampler)
@@ -400,7 +397,7 @@ def stock_of(client):
 
     def make():
         stock = until(lambda: client._stock("t", 9, 0.1))
-        type(stock).is_settling = False
+        stock.is_settling = False
         return stock
 
     return make
