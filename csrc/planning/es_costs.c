@@ -37,3 +37,37 @@ uint64_t es_costs_priorities(const double *rewards, const double *costs, const d
     }
     return n;
 }
+
+/* What each addition rounds away is added at the end: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation
+ * endlicher Summen", ZAMM 54, 1974. */
+uint64_t es_costs_total(const double *values, uint64_t n, double least, bool absolute, double *total)
+{
+    double sum = 0, lost = 0;
+    for (uint64_t i = 0; i < n; i++) {
+        if (!(isfinite(values[i]) && values[i] >= least))
+            return i;
+        double value = absolute ? fabs(values[i]) : values[i], next = sum + value;
+        lost += fabs(sum) >= fabs(value) ? (sum - next) + value : (value - next) + sum;
+        sum = next;
+    }
+    *total = isfinite(sum) ? sum + lost : sum; /* infinity has lost NaN */
+    return n;
+}
+
+static bool is_share(double value)
+{
+    return value > 0 && value <= 1;
+}
+
+uint64_t es_costs_weights(const double *probabilities, const double *shares, uint64_t n, double size, double beta,
+                          double *weights)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        if (!is_share(probabilities[i]) || !is_share(shares[i]))
+            return i;
+        weights[i] = pow(size * (probabilities[i] * shares[i]), -beta);
+        if (!(weights[i] < INFINITY))
+            return i;
+    }
+    return n;
+}

@@ -1,4 +1,4 @@
-/* What attention over a sequence costs, and which rollout pays most for it. */
+/* What attention over a sequence costs, which rollout pays most for it, and the weights of what was drawn. */
 #ifndef ES_COSTS_H
 #define ES_COSTS_H
 
@@ -15,5 +15,14 @@ uint64_t es_costs_effective(const int64_t *lengths, const int64_t *reused, uint6
  * 0. Returns n, or the first i at which a number is not finite, or a cost or time is negative. */
 uint64_t es_costs_priorities(const double *rewards, const double *costs, const double *queue_times, uint64_t n,
                              double bandwidth_weight, double queue_weight, double epsilon, double *priorities);
+
+/* *total = the sum of values, or of their absolute values, up to one rounding or two. Returns n, or the first i at which a
+ * number is not finite or below least. */
+uint64_t es_costs_total(const double *values, uint64_t n, double least, bool absolute, double *total);
+
+/* weights[i] = (size * (probabilities[i] * shares[i])) ** -beta. size is 1 or more, beta 0 or more. Returns n, or the first
+ * i at which a probability or a share is not above 0 and at most 1, or the weight is infinite. */
+uint64_t es_costs_weights(const double *probabilities, const double *shares, uint64_t n, double size, double beta,
+                          double *weights);
 
 #endif

@@ -19,6 +19,8 @@ LONGEST = 2**31
 #: Below this, there is no efficiency to speak of.
 _LEAST_SPENT = 1e-12
 
+_LARGEST = float(np.finfo(np.float64).max)
+
 
 def attention_cost(length: Integers, scale: float = 1.0) -> float | Doubles:
     """Entries of the KV cache that decoding a sequence reads: ``scale * t * (t + 1) / 2``.
@@ -132,18 +134,20 @@ def bandwidth_efficiency(rewards: Numbers, costs: Numbers, learner_costs: Number
         ValueError: A number is NaN or infinite, or a cost is negative.
 
     """
-    totals = []
-    for label, value in {"rewards": rewards, "costs": costs, "learner_costs": learner_costs}.items():
-        array = real_array(label, value, np.float64)
-        bad = ~np.isfinite(array) if label != "costs" else ~((array >= 0) & (array < np.inf))
-        if bad.any():
-            first = int(np.flatnonzero(bad)[0])
-            use = "finite numbers, 0 or more" if label == "costs" else "finite numbers"
-            raise ValueError(f"{label}{place(array.shape, first)} is {array.flat[first]}: use {use}")
-        totals.append(float((np.abs(array) if label == "learner_costs" else array).sum()))
-    reward, cost, learner_cost = totals
-    spent = cost + learner_cost
+    reward = _total("rewards", rewards)
+    spent = _total("costs", costs, least=0.0) + _total("learner_costs", learner_costs, absolute=True)
     return reward / spent if spent > _LEAST_SPENT else 0.0
+
+
+def _total(label: str, value: Numbers, least: float = -_LARGEST, absolute: bool = False) -> float:
+    """The sum, or that of absolute values. Raises ValueError if a number is not finite, or below ``least``."""
+    array = real_array(label, value, np.float64)
+    total = ffi.new("double *")
+    good = lib.es_costs_total(ffi.from_buffer("double[]", array), array.size, least, absolute, total)
+    if good < array.size:
+        use = "finite numbers, 0 or more" if least == 0 else "finite numbers"
+        raise ValueError(f"{label}{place(array.shape, good)} is {array.flat[good]}: use {use}")
+    return float(total[0])
 
 
 def _shaped(array: Doubles) -> float | Doubles:

@@ -1,9 +1,11 @@
 """Weights that undo the bias of drawing some items more often than others."""
 
 import math
+from typing import NoReturn
 
 import numpy as np
 
+from echo_shm._core import ffi, lib
 from echo_shm.planning.arguments import Doubles, Numbers, broadcast, place, real_array
 from echo_shm.replay.validation import at_least_zero, integer
 
@@ -33,15 +35,22 @@ def importance_weights(probability: Numbers, size: int, beta: float, *, share: N
     size, beta = integer("size", size, 1), at_least_zero("beta", beta)
     given = {"probability": real_array("probability", probability, np.float64)}
     given["share"] = real_array("share", share, np.float64)
-    for label, array in given.items():
-        if bad := np.flatnonzero(~((array > 0) & (array <= 1))).tolist():
-            raise ValueError(
-                f"{label}{place(array.shape, bad[0])} is {array.flat[bad[0]]}: use probabilities above 0, at most 1"
-            )
     whole, shares = broadcast(**given)
-    with np.errstate(over="ignore", divide="ignore"):
-        weights = np.asarray((size * (whole * shares)) ** -beta)
-    if weights.size and not weights.max() < math.inf:
-        at = int(np.argmax(weights))
-        raise ValueError(f"the weight of element {at} overflows: N * P is {size * whole.flat[at] * shares.flat[at]}")
-    return weights if weights.ndim else float(weights)
+    weights = np.empty(whole.shape)
+    if weights.size:
+        probabilities, parts, out = (ffi.from_buffer("double[]", array) for array in (whole, shares, weights))
+        good = lib.es_costs_weights(probabilities, parts, weights.size, size, beta, out)
+        if good < weights.size:
+            _refuse(good, size, probability=whole, share=shares)
+    return weights if weights.ndim else weights.item()
+
+
+def _refuse(index: int, size: int, **arrays: Doubles) -> NoReturn:
+    """Says what is wrong with that element."""
+    for label, array in arrays.items():
+        at, found = place(array.shape, index), array.flat[index]
+        if not 0 < found <= 1:
+            raise ValueError(f"{label}{at} is {found}: use probabilities above 0, at most 1")
+    raise ValueError(
+        f"the weight of element {index} overflows: N * P is {size * math.prod(a.flat[index] for a in arrays.values())}"
+    )

@@ -78,6 +78,7 @@ class BatchReader:
         keep = _Keep(attachment)
         self._left = weakref.finalize(keep, attachment.detach)
         self._reader: Reader | None = _reader(attachment, batches, versions, keep)
+        self._held = HeldWatch(attachment)
         self._build = compile_tree(spec)
         self.writable = writable
         # What next() has copied: weak references, so that a copy that dies releases its batch at once.
@@ -202,7 +203,6 @@ class BatchReader:
     ) -> Sample | None:
         """Waits in slices. In between, Python handles signals, dead owners are reaped, and ``until`` is checked."""
         started = time.monotonic()
-        held = HeldWatch(reader, self._attachment)
         settled = False  # the last take returned ES_ENDED, and after it no learner was dead
         while True:
             nanoseconds, was_settled, settled = 0, settled, False
@@ -217,7 +217,7 @@ class BatchReader:
                 reaped, sure = self._attachment.reaper.reap_and_check()
                 settled = sure and reaped == 0
                 if not sure and reaped == 0:  # another process reaps one, or one exits: nothing tells when
-                    time.sleep(min(_POLL_INTERVAL, self._next_slice(held, started, timeout) / 1e9))
+                    time.sleep(min(_POLL_INTERVAL, self._next_slice(reader, started, timeout) / 1e9))
             elif code == lib.ES_EDETACHED:
                 return None
             elif code not in _NOTHING_YET:
@@ -226,7 +226,7 @@ class BatchReader:
                 until.check()
                 return self._drain(reader, until, drop_last)
             else:
-                nanoseconds = self._next_slice(held, started, timeout)
+                nanoseconds = self._next_slice(reader, started, timeout)
             if until is not None:
                 until.check()
             arrays, lease, code, sweep_due, snap = self._try(reader, 0, nanoseconds)
@@ -236,7 +236,7 @@ class BatchReader:
             if sweep_due and self._attachment.reaper.sweep() > 0:
                 settled = False
 
-    def _next_slice(self, held: "HeldWatch", started: float, timeout: float | None) -> int:
+    def _next_slice(self, reader: Reader, started: float, timeout: float | None) -> int:
         """Nanoseconds that the next take may sleep. Raises TimeoutError if no time is left."""
         left = None if timeout is None else timeout - (time.monotonic() - started)
         if left is not None and left <= 0:
@@ -245,13 +245,13 @@ class BatchReader:
             raise TimeoutError(
                 f"no batch of {self._batch_size} samples was complete in {self._attachment.what} within {timeout} s: "
                 + (
-                    held.text(stuck)
-                    if (stuck := held.stuck_for_good())
+                    self._held.text(stuck)
+                    if (stuck := self._held.stuck_for_good(reader))
                     else f"sent or being written: {snap.store_size}, producers attached: {snap.active_producers}, "
                     f"remote clients: {snap.active_remotes}"
                 )
             )
-        held.check()
+        self._held.check(reader)
         return self._attachment.slice_ns_within(left)
 
     def _drain(self, reader: Reader, until: Finishing, drop_last: bool) -> Sample | None:

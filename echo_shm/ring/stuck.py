@@ -1,6 +1,7 @@
 """Who waits for whom: the waits of a learner that only the learner itself could end."""
 
 import gc
+import math
 import sys
 import threading
 import time
@@ -53,38 +54,42 @@ def nobody_takes(attachment: Attachment) -> str | None:
 
 
 class HeldWatch:
-    """Notices that producers need a batch that this learner still refers to, while it waits for another one."""
+    """Notices that producers need a batch that this learner still refers to, while it waits for another one.
 
-    def __init__(self, reader: Reader, attachment: Attachment) -> None:
-        self._reader = reader
+    It may wait in one call, or look often for a short time each.
+    """
+
+    def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
-        self._since: float | None = None
-        self._collected = self._warned = False
+        # The batch that producers need: since when, when that was last looked at, and whether it was said.
+        self._number = self._waits_for = -1
+        self._since = self._looked = self._collected = -math.inf
+        self._warned = False
 
-    def stuck(self) -> int:
+    def stuck(self, reader: Reader) -> int:
         """How many batches it holds, if none can come before it drops one: producers fill batches in order. 0: it can.
 
         Another thread may drop batches meanwhile. So what is said of them is said of this number.
         """
-        held = self._reader.held
+        held = reader.held
         if held == 0:
             return 0
         geometry, snap = self._attachment.segment.geometry, ffi.new("es_snapshot *")
         lib.es_monitor_observe(self._attachment.ring, snap)
-        number, inside = divmod(snap.samples_inserted, geometry.batch_size)
+        self._number, inside = divmod(snap.samples_inserted, geometry.batch_size)
         if inside or snap.store_size:  # producers still write to a batch
             return 0
-        return held if self._reader.leased(number % geometry.num_buffers) != 0 else 0
+        return held if reader.leased(self._number % geometry.num_buffers) != 0 else 0
 
-    def stuck_for_good(self) -> int:
+    def stuck_for_good(self, reader: Reader) -> int:
         """As :meth:`stuck`, when no batch is in a reference cycle any more."""
-        if self.stuck() and not self._collected:
+        if self.stuck(reader) and time.monotonic() - self._collected > _COLLECT_AFTER:
             self._collect()
-        return self.stuck()
+        return self.stuck(reader)
 
     def _collect(self) -> None:
-        self._collected = True
         gc.collect()  # cycles may refer to batches
+        self._collected = time.monotonic()
 
     def text(self, held: int) -> str:
         """What is wrong, and what to do."""
@@ -95,17 +100,19 @@ class HeldWatch:
             "use more num_buffers"
         )
 
-    def check(self) -> None:
+    def check(self, reader: Reader) -> None:
         """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
-        held = self.stuck()
+        held = self.stuck(reader)
         if held == 0:
-            self._since = None
+            self._waits_for = -1
             return
-        if self._since is None:
-            self._since, self._collected = time.monotonic(), False
-        if not self._collected and time.monotonic() - self._since >= _COLLECT_AFTER:
+        now = time.monotonic()
+        if self._waits_for != self._number or now - self._looked > _HELD_GRACE:
+            self._waits_for, self._since, self._warned = self._number, now, False
+        self._looked = now
+        if self._collected < self._since and now - self._since >= _COLLECT_AFTER:
             self._collect()
-        if self._warned or time.monotonic() - self._since < _HELD_GRACE:
+        if self._warned or now - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
             raise BatchesHeldError(self.text(held))

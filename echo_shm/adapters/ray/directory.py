@@ -162,16 +162,17 @@ class Directory:
                 number: found for number, found in self._reports.items() if there.get(number) == found[0].incarnation
             }
 
-    def announce(self, offer: Offer) -> tuple[int, int]:
+    def announce(self, offer: Offer) -> tuple[int, int, bool]:
         """A publisher's word: see :meth:`Offers.announce`."""
-        return self._offers.announce(offer)
+        number, version, is_followed = self._offers.announce(offer, [one.number for one in Look(*self.look()).present])
+        return number, version, is_followed and self._roster.epoch > 0  # otherwise it was just started again
 
     def report(self, report: Report, offer: Offer | None, version: int) -> Offer | None:
         """A shard's word, and that of its relay: see :meth:`Offers.report`."""
         found = self._reports.get(report.number)
         if found is None or found[0].incarnation <= report.incarnation:
             self._reports[report.number] = report, time.monotonic()
-        return self._offers.report(offer, version)
+        return self._offers.report(report.number, offer, version)
 
     def look(self) -> tuple[Roster, dict[int, tuple[Report, float]]]:
         """All of it: see :class:`Look`."""
@@ -195,7 +196,7 @@ class Watch:
         self._is_closed = False
         self._changed = threading.Condition()
         self._ended = False
-        threading.Thread(target=self._run, name="watch", daemon=True).start()
+        threading.Thread(target=self._run, name="echo_shm-watch", daemon=True).start()
 
     def _run(self) -> None:
         while not self._ended:

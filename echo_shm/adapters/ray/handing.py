@@ -90,7 +90,7 @@ class Sending:
         self._listener = socket.create_server((host, 0), family=family)
         self.origin = Origin(host, self._listener.getsockname()[1], files_of(folder))
         self._current: socket.socket | None = None
-        self._thread = threading.Thread(target=self._run, name="handing", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="echo_shm-handing", daemon=True)
         self._thread.start()
 
     def _run(self) -> None:

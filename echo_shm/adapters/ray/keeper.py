@@ -79,7 +79,7 @@ class Keeper:
         self._write(places=tuple(places))
         self._publish()  # before anybody asks
         self.watch = Watch(self._directory, setup.mass_age, places)
-        self._thread = threading.Thread(target=self._run, name="keeper", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="echo_shm-keeper", daemon=True)
         self._thread.start()
 
     # -- making

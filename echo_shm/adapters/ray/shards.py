@@ -125,7 +125,7 @@ class Shard:
         self._metrics = Metrics(setup.name, place.number)
         self._relay = Relay(self._name, place.node)
         self._ended = threading.Event()
-        threading.Thread(target=self._tell, name="reports", daemon=True).start()
+        threading.Thread(target=self._tell, name="echo_shm-reports", daemon=True).start()
 
     def _opened(self, origin: Origin | None) -> Replay:
         """The replay of this shard: what its store holds, or else what the old one sends, or else a new one."""

@@ -152,7 +152,7 @@ class RayStream(Closing):
             raise
         self._servers.add(server)
         told = threading.Thread(
-            target=_tell, args=(weakref.ref(server), self._learners, learner), name="learner", daemon=True
+            target=_tell, args=(weakref.ref(server), self._learners, learner), name="echo_shm-learner", daemon=True
         )
         told.start()
         return server

@@ -78,7 +78,7 @@ class StreamClient(Closing):
         self._is_closed = self._is_over = False
         self._learner, self._client = self._find(None, None)
         self._ended = threading.Event()
-        threading.Thread(target=self._balance, name="balance", daemon=True).start()
+        threading.Thread(target=self._balance, name="echo_shm-balance", daemon=True).start()
 
     @property
     def learner(self) -> Learner:

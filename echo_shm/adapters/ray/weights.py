@@ -5,8 +5,8 @@ a :class:`Relay`, a thread in the actor of the node's shard, follows the newest 
 under the name of the shard's replay. There workers find it as on one machine: ``writer.subscriber()``.
 
 A version has the number that its learner gave it. A relay passes on what is newer than all that its node has had, and
-so numbers never go backwards on a node, whoever dies. A learner goes on from the highest number that the directory has
-heard of.
+so numbers never go backwards on a node, whoever dies. A learner goes on from the highest number that any node has: before it
+publishes, the relays of all nodes follow it, and so get no more of the one before.
 """
 
 import contextlib
@@ -14,7 +14,7 @@ import functools
 import logging
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -44,6 +44,9 @@ _EVERY = 1.0
 
 #: A relay tries to reach its learner again after so many seconds: at first, and at most.
 _SOONEST, _LATEST = 0.1, 2.0
+
+#: How long a new publisher waits until all nodes follow it, and between two looks (seconds).
+_FOLLOWED, _NAP = 3.0, 0.05
 
 #: How long connecting to a learner may take, and closing the connection (seconds).
 _CONNECTING, _CLOSING = 10.0, 1.0
@@ -80,12 +83,18 @@ class Offers:
     def __init__(self) -> None:
         self._newest: Offer | None = None
         self._version = 0
+        self._follows: dict[int, int] = {}
 
-    def announce(self, offer: Offer) -> tuple[int, int]:
+    def announce(self, offer: Offer, shards: Iterable[int] = ()) -> tuple[int, int, bool]:
         """A publisher's word: at first, with number 0, and then now and then.
 
+        Args:
+            offer: Its own.
+            shards: The numbers of those that are there.
+
         Returns:
-            The number of the newest publisher, which is its own at first, and the highest version that anybody has.
+            The number of the newest publisher, which is its own at first; the highest version that anybody has; and
+            whether all shards follow the newest publisher, so that nobody gets a higher one of those before.
 
         Raises:
             SpecMismatchError: The weights of the one before look different.
@@ -100,10 +109,12 @@ class Offers:
             offer = replace(offer, number=max(time.time_ns(), newest.number + 1 if newest else 0))
         self._note(offer, offer.version)
         assert self._newest is not None
-        return self._newest.number, self._version
+        number = self._newest.number
+        return number, self._version, all(self._follows.get(shard) == number for shard in shards)
 
-    def report(self, offer: Offer | None, version: int) -> Offer | None:
+    def report(self, shard: int, offer: Offer | None, version: int) -> Offer | None:
         """A shard's word: what its relay follows, and its latest version. Returns what it is to follow."""
+        self._follows[shard] = 0 if offer is None else offer.number
         self._note(offer, version)
         return self._newest
 
@@ -139,7 +150,7 @@ class Relay:
         self._publisher: Publisher | None = None
         self._spec: Spec | None = None
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="weights", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="echo_shm-weights", daemon=True)
         self._thread.start()
 
     @property
@@ -282,7 +293,7 @@ class RayPublisher(Closing):
         name: str,
         node: str,
         host: str,
-        announce: Callable[[Offer], tuple[int, int]],
+        announce: Callable[[Offer], tuple[int, int, bool]],
     ) -> None:
         spec, keys = spec_of(params), Keys.make()
         self._announce = announce
@@ -296,12 +307,16 @@ class RayPublisher(Closing):
             self._ring.start()
             weights = replace(self._publisher.handle, treespec=None)  # its node types may be known here alone
             self._offer = Offer(0, node, host, self._ring.port, keys.public(), weights, spec.schema, 0)
-            number, self._base = announce(self._offer)
+            number, self._base, is_followed = announce(self._offer)
             self._offer = replace(self._offer, number=number)
+            until = time.monotonic() + _FOLLOWED
+            while not is_followed and time.monotonic() < until:
+                time.sleep(_NAP)
+                _, self._base, is_followed = announce(self._offer)
         except BaseException:
             self._ring.close()
             raise
-        self._thread = threading.Thread(target=self._tell, name="publisher", daemon=True)
+        self._thread = threading.Thread(target=self._tell, name="echo_shm-publisher", daemon=True)
         self._thread.start()
 
     @property
@@ -330,8 +345,10 @@ class RayPublisher(Closing):
         told = False
         while not self._closed.wait(_EVERY):
             with contextlib.suppress(EchoShmError):  # it is away: again the next time
-                newest, _ = self._announce(replace(self._offer, version=self.version))
-                if newest != self._offer.number and not told:
+                newest, highest, _ = self._announce(replace(self._offer, version=self.version))
+                if newest == self._offer.number:
+                    self._base = max(self._base, highest)  # of a node that was away before
+                elif not told:
                     _log.warning("%r has a successor: what it publishes reaches nobody", self)
                     told = True
 
@@ -348,6 +365,6 @@ class RayPublisher(Closing):
         raise TypeError("a RayPublisher belongs to its process: pickle the RayReplay, and call publisher() there")
 
 
-def announcing(directory: Any) -> Callable[[Offer], tuple[int, int]]:
+def announcing(directory: Any) -> Callable[[Offer], tuple[int, int, bool]]:
     """Tells a directory's actor of offers. If it is being started again, that is waited for."""
     return functools.partial(ask, directory, "announce")

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from harness.packages import need
 from harness.peers import connected
-from harness.waiting import until
+from harness.waiting import LONG, until
 
 need("ray")
 need("cryptography")
@@ -20,6 +20,8 @@ from unit.weights.conftest import params, unusual  # noqa: E402
 from unit.weights.test_publisher import same  # noqa: E402
 
 from echo_shm import ConnectionClosedError, Publisher, SpecMismatchError, Subscriber  # noqa: E402
+from echo_shm.adapters.ray import weights  # noqa: E402
+from echo_shm.adapters.ray.directory import Directory, Place, Report, Roster  # noqa: E402
 from echo_shm.adapters.ray.weights import Offers, RayPublisher, Relay  # noqa: E402
 from echo_shm.ring import lockfile  # noqa: E402
 
@@ -66,7 +68,7 @@ def relay(offers, name):
 
 def report(one, offers):
     """A shard's report."""
-    one.follow(offers.report(one.offer, one.version))
+    one.follow(offers.report(0, one.offer, one.version))
 
 
 def test_each_node_gets_versions_under_their_numbers(learner, relay, offers, name):
@@ -191,16 +193,70 @@ def test_the_newest_learner_wins(learner, relay, offers, name):
     assert one.offer.number == new._offer.number
 
 
+def shard(number, one, directory):
+    """What a shard of that number says to a directory."""
+    said = Report(number, 0, 0, 1, {}, 0)
+    one.follow(directory.report(said, one.offer, one.version))
+
+
+def roster(count):
+    """Of so many shards."""
+    return Roster(1, tuple(Place(number, 0, "node", "127.0.0.1", 0) for number in range(count)))
+
+
+def test_the_next_publisher_begins_above_what_nodes_have(relay, name, background, monkeypatch):
+    """Also if the directory has not heard of it yet, or has forgotten all."""
+    monkeypatch.setattr(weights, "_FOLLOWED", LONG)
+    relays, directory = [relay("here"), relay("there")], Directory()
+    directory.publish(roster(2))
+    with contextlib.ExitStack() as stack:
+
+        def begins(announce):
+            return stack.enter_context(RayPublisher(params(), f"{name}-{next(_numbers)}", "here", "127.0.0.1", announce))
+
+        def reports(number):
+            for _ in range(2):  # it is told whom to follow, and then says that it does
+                shard(number, relays[number], directory)
+
+        waits = background(begins, directory.announce)
+        for number in range(2):
+            assert waits.runs
+            until(lambda: directory._offers._newest is not None)
+            reports(number)
+        old = waits.result()
+        for n in range(1, 8):
+            old.publish(params(n))
+        until(lambda: [one.version for one in relays] == [7, 7])
+        directory = Directory()
+        waits = background(begins, lambda offer: directory.announce(offer))
+        until(lambda: directory._offers._newest is not None)
+        for number in range(2):
+            reports(number)
+        assert waits.runs, "it has not heard which shards there are"
+        directory.publish(roster(2))
+        new = waits.result()
+        assert new.version == 7
+        assert new.publish(params(100)) == 8
+
+
+def test_a_node_that_was_away_while_a_publisher_began(learner, relay, offers):
+    """It has had a higher version of the one before. The next version is above that."""
+    new, one = learner(), relay("here")
+    offers.report(0, one.offer, 50)
+    until(lambda: new.version == 50)
+    assert new.publish(params(1)) == 51
+
+
 def test_a_directory_that_was_started_again(learner, relay, offers):
     """It has forgotten all. A shard's report, and the publisher's word, bring it back."""
     publisher, one = learner(), relay("here")
     publisher.publish(params(1))
     until(lambda: one.version == 1)
     empty = Offers()
-    assert empty.report(None, 0) is None
-    assert empty.report(one.offer, one.version).number == publisher._offer.number
+    assert empty.report(0, None, 0) is None
+    assert empty.report(0, one.offer, one.version).number == publisher._offer.number
     empty = Offers()
-    assert empty.announce(replace(publisher._offer, version=3)) == (publisher._offer.number, 3)
+    assert empty.announce(replace(publisher._offer, version=3)) == (publisher._offer.number, 3, True)
     assert empty.announce(replace(publisher._offer, number=0))[0] > publisher._offer.number
 
 

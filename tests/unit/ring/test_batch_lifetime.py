@@ -5,6 +5,7 @@ import gc
 import os
 import pickle
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -137,6 +138,35 @@ def test_a_learner_that_refers_to_everything_is_told(monkeypatch):
         kept.clear()
         fill(server, 3, 1)
         assert server.sample(1).batch["act"].tolist() == [3]
+
+
+def test_a_learner_that_only_looks_is_told_too(monkeypatch):
+    """It never waits for long in one call, as a learner of several shards. A pause in which it asks for nothing counts
+    for nothing."""
+    alone(monkeypatch)
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        clock = 0.0
+        monkeypatch.setattr("echo_shm.ring.stuck.time", SimpleNamespace(monotonic=lambda: clock))
+
+        def looks(seconds):
+            nonlocal clock
+            for _ in range(round(seconds / 0.1)):
+                server._reader._held.check(server._reader._reader)
+                clock += 0.1
+
+        looks(0.7)
+        clock += 5.0
+        looks(0.7)
+        with pytest.raises(BatchesHeldError, match="still refers to 3 of 3 batches"):
+            looks(0.3)
+        kept.clear()
+        looks(0.1)
+        fill(server, 3, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        looks(0.7)
+        assert len(kept) == 3
 
 
 def test_a_batch_that_comes_late_does_not_stop_producers(background):
