@@ -40,7 +40,7 @@ uint64_t es_costs_priorities(const double *rewards, const double *costs, const d
 
 /* What each addition rounds away is added at the end: A. Neumaier, "Rundungsfehleranalyse einiger Verfahren zur Summation
  * endlicher Summen", ZAMM 54, 1974. */
-uint64_t es_costs_total(const double *values, uint64_t n, double least, bool absolute, double *total)
+uint64_t es_costs_total(const double *values, uint64_t n, double least, uint32_t absolute, double *total)
 {
     double sum = 0, lost = 0;
     for (uint64_t i = 0; i < n; i++) {

@@ -18,7 +18,7 @@ uint64_t es_costs_priorities(const double *rewards, const double *costs, const d
 
 /* *total = the sum of values, or of their absolute values, up to one rounding or two. Returns n, or the first i at which a
  * number is not finite or below least. */
-uint64_t es_costs_total(const double *values, uint64_t n, double least, bool absolute, double *total);
+uint64_t es_costs_total(const double *values, uint64_t n, double least, uint32_t absolute, double *total);
 
 /* weights[i] = (size * (probabilities[i] * shares[i])) ** -beta. size is 1 or more, beta 0 or more. Returns n, or the first
  * i at which a probability or a share is not above 0 and at most 1, or the weight is infinite. */

@@ -44,11 +44,10 @@ def test_priorities_are_the_formula(rollouts, bandwidth_weight, queue_weight, ep
 @settings(deadline=None)
 @given(st.lists(NUMBERS), st.lists(AMOUNTS), st.lists(NUMBERS))
 def test_efficiency_is_the_formula(rewards, costs, learner_costs):
-    """Sums may be added in any order."""
-    spent = math.fsum(costs) + math.fsum(map(abs, learner_costs))
-    right = math.fsum(rewards) / spent if spent > 1e-12 else 0.0
-    tolerance = 1e-12 * math.fsum(map(abs, rewards)) / spent if spent > 1e-12 else 0
-    assert bandwidth_efficiency(rewards, costs, learner_costs) == pytest.approx(right, rel=1e-12, abs=tolerance)
+    """The sums are as good as exact ones, also where rewards cancel."""
+    right = twins.bandwidth_efficiency(rewards, costs, learner_costs)
+    tolerance = 1e-30 * math.fsum(map(abs, rewards))  # of doubles that are twice as long
+    assert bandwidth_efficiency(rewards, costs, learner_costs) == pytest.approx(right, rel=1e-15, abs=tolerance)
 
 
 def test_shapes_and_types():
@@ -64,6 +63,8 @@ def test_shapes_and_types():
     assert rollout_priorities([1e308, -1e308], 0, 0).tolist() == [math.inf, -math.inf]
     assert rollout_priorities(1, 1e308, 0, bandwidth_weight=1e308) == 0
     assert bandwidth_efficiency([1], [0.0], 1e-12) == 0
+    assert bandwidth_efficiency([1e100, 1, -1e100], [[1]], -1) == 0.5
+    assert bandwidth_efficiency([1e308, 1e308], [1]) == math.inf
 
 
 @settings(deadline=None)
@@ -71,7 +72,7 @@ def test_shapes_and_types():
 def test_weights_are_the_formula(draws, size, beta):
     """``(N * P) ** -beta``, with the share of the part in P."""
     probability, share = np.array(draws).reshape(-1, 2).T
-    right = [(size * (p * s)) ** -beta for p, s in draws]
+    right = [twins.importance_weight(p, s, size, beta) for p, s in draws]
     np.testing.assert_allclose(importance_weights(probability, size, beta, share=share), right, rtol=1e-13)
 
 
@@ -105,6 +106,7 @@ def test_weights_of_shares_undo_the_draw():
         (lambda: bandwidth_efficiency([1], [1], [math.nan]), r"learner_costs\[0\] is nan: use finite numbers"),
         (lambda: importance_weights([0.5, 0.0], 9, 1), r"probability\[1\] is 0.0: use probabilities above 0"),
         (lambda: importance_weights(0.5, 9, 1, share=1.5), "share is 1.5: use probabilities above 0, at most 1"),
+        (lambda: importance_weights(0.5, 9, 1, share=[[1, 0]]), r"share\[0, 1\] is 0.0: use probabilities above 0"),
         (lambda: importance_weights(0.5, 0, 1), "size=0: use an integer, 1 or more"),
         (lambda: importance_weights(0.5, 9, -1), "beta=-1: use a finite number, 0 or more"),
         (lambda: importance_weights([0.1, 1e-300], 1, 2), "the weight of element 1 overflows: N [*] P is 1e-300"),

@@ -1,5 +1,7 @@
 """What the kernels of planning compute, slowly, in numpy and plain Python."""
 
+from fractions import Fraction
+
 import numpy as np
 
 
@@ -28,6 +30,17 @@ def attention_cost(length, scale):
 def effective_cost(length, reused, scale):
     """The same."""
     return scale * float(max(0, length * (length + 1) // 2 - reused * (reused + 1) // 2))
+
+
+def bandwidth_efficiency(rewards, costs, learner_costs):
+    """In fractions, which round nothing."""
+    reward, *spent = (sum(map(Fraction, numbers)) for numbers in (rewards, costs, map(abs, learner_costs)))
+    return float(reward / sum(spent)) if sum(spent) > 1e-12 else 0.0
+
+
+def importance_weight(probability, share, size, beta):
+    """In Python's numbers."""
+    return (size * (probability * share)) ** -beta
 
 
 class SlowPrefixIndex:

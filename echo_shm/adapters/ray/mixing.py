@@ -68,6 +68,14 @@ class Drawn:
             self.batch, self._used = self._source.next(), 0
         return self.batch is not None
 
+    def take_whole(self, n: int) -> Batch | None:
+        """All n items of :attr:`batch`; None: they are fewer, or some were taken."""
+        batch = self.batch
+        if batch is None or self._used or len(batch.key) != n:
+            return None
+        self.batch = None
+        return batch
+
     @property
     def place(self) -> int:
         """Where the next item is in :attr:`batch`."""
@@ -107,6 +115,8 @@ class Mixer:
         if not self._shares.share or (self._chosen is None and self._shares.size < self._least):
             return None
         if self._chosen is None:
+            if len(self._shares.share) == 1 and (box := self._of_the_only_one()) is not None:
+                return box[0]
             self._choose()
         self._choose_again()
         if len(self._missing) == 1 and (found := self._from_one()) is not None:
@@ -143,6 +153,15 @@ class Mixer:
         self._share = dict(self._shares.share)
         self._missing = {number: np.flatnonzero(chosen == number) for number in np.unique(chosen).tolist()}
 
+    def _of_the_only_one(self) -> tuple[RayBatch | None] | None:
+        """The batch, or None in a tuple: not now. None: it does not come whole, for some of it was used."""
+        (number,) = self._shares.share
+        drawn = self._of(number)
+        if not drawn.fill(self._n, True):
+            return (None,)
+        batch = drawn.take_whole(self._n)
+        return None if batch is None else (of_one(number, batch, self._shares),)
+
     def _choose_again(self) -> None:
         """Others for draws of shards that have nothing any more."""
         assert self._chosen is not None
@@ -159,14 +178,12 @@ class Mixer:
         ((number, places),) = self._missing.items()
         most, whole = self._most(number)
         drawn = self._of(number)
-        if len(places) < self._n or not whole or not drawn.fill(most, whole) or drawn.place:
+        if len(places) < self._n or not whole or not drawn.fill(most, whole):
             return None
-        ((batch, rows),) = drawn.take(self._n, most, whole)
-        if rows.stop < self._n:
-            self._filling.put(places[: rows.stop], number, batch, rows)
-            self._missing[number] = places[rows.stop :]
+        batch = drawn.take_whole(self._n)
+        if batch is None:
             return None
-        drawn.batch, self._chosen, self._missing = None, None, {}
+        self._chosen, self._missing = None, {}
         return of_one(number, batch, self._shares)
 
     def _of(self, number: int) -> Drawn:

@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import signal
+import traceback
 from dataclasses import replace
 
 import numpy as np
@@ -66,6 +67,17 @@ def relay(offers, name):
         yield make
 
 
+@contextlib.contextmanager
+def ending():
+    """Whatever happens, a forked process goes no further: it would run the tests after this one, too."""
+    try:
+        yield
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(1)
+
+
 def report(one, offers):
     """A shard's report."""
     one.follow(offers.report(0, one.offer, one.version))
@@ -73,7 +85,7 @@ def report(one, offers):
 
 def test_each_node_gets_versions_under_their_numbers(learner, relay, offers, name):
     """On the learner's own node without a connection; on another one; and on one that comes later: the last one."""
-    offers.report(None, MANY)
+    offers.report(0, None, MANY)
     publisher = learner()
     assert publisher._offer.keys.private_key is None
     near, far = relay("here"), relay("there")
@@ -112,13 +124,15 @@ def test_a_relay_that_is_killed(learner, offers, relay, name):
     ready, tell = os.pipe()
     dies = os.fork()
     if dies == 0:
-        made = Relay(f"{name}-there", "there")
-        made.follow(offers.report(None, 0))
-        until(lambda: made.version == 1)
-        os.write(tell, b".")
-        signal.pause()
+        with ending():
+            made = Relay(f"{name}-there", "there")
+            made.follow(offers.report(0, None, 0))
+            until(lambda: made.version == 1)
+            os.write(tell, b".")
+            signal.pause()
+    os.close(tell)
     try:
-        os.read(ready, 1)
+        assert os.read(ready, 1), "it has failed"
         with Subscriber(f"{name}-there") as subscriber:
             assert same(subscriber.latest(), params(1))
             os.kill(dies, signal.SIGKILL)
@@ -132,7 +146,6 @@ def test_a_relay_that_is_killed(learner, offers, relay, name):
             assert not subscriber.poll()
     finally:
         os.close(ready)
-        os.close(tell)
         if dies:
             os.kill(dies, signal.SIGKILL)
             os.waitpid(dies, 0)
@@ -144,14 +157,14 @@ def test_a_learner_that_is_killed(learner, relay, offers, name, node):
     ready, tell = os.pipe()
     dies = os.fork()
     if dies == 0:
-        with RayPublisher(params(), f"{name}-dies", "here", "127.0.0.1", Offers().announce) as made:
+        with ending(), RayPublisher(params(), f"{name}-dies", "here", "127.0.0.1", Offers().announce) as made:
             for n in range(1, 5):
                 made.publish(params(n))
             os.write(tell, pickle.dumps(made._offer))
             signal.pause()
+    os.close(tell)
     offer = pickle.loads(os.read(ready, 1 << 16))
     os.close(ready)
-    os.close(tell)
     one = Relay(f"{name}-{node}", node)
     try:
         one.follow(offer)
