@@ -178,7 +178,7 @@ FLOORS = {
         ["sb3_dqn"],
     ],
     "adapters.ray": [
-        ["asking", "budgets", "guard", "keys", "kuberay", "learners", "nodes", "subscriber"],
+        ["asking", "budgets", "example", "guard", "keys", "kuberay", "learners", "nodes", "subscriber"],
         ["stream_client", "weights", "handing"],
         ["directory"],
         ["sources", "metrics"],

@@ -16,6 +16,7 @@ import numpy.typing as npt
 from echo_shm.adapters.ray import budgets, changes, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
 from echo_shm.adapters.ray.drawing import ShardsOfTable, batches, mixed_of
+from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.filling import Left, RayBatch
 from echo_shm.adapters.ray.keeper import Keeper
 from echo_shm.adapters.ray.keys import Keys
@@ -109,7 +110,7 @@ class RayReplay:
         self._join(
             Setup(
                 name=name,
-                example=example,
+                like=Example(example),
                 capacity=steps,
                 tables=[budgets.part_of(table, len(found)) for table in tables],
                 max_items=None if max_items is None else math.ceil(max_items / len(found)),

@@ -16,6 +16,7 @@ import ray
 
 from echo_shm.adapters.ray import budgets, guard, handing
 from echo_shm.adapters.ray.directory import NAMESPACE, Place, Report, pause_of
+from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.handing import Origin
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.metrics import Metrics
@@ -36,7 +37,8 @@ class Setup:
 
     Attributes:
         name: Of the replay.
-        example, max_items: As for :class:`~echo_shm.replay.Replay`; of one shard.
+        like: The example of a step.
+        max_items: As for :class:`~echo_shm.replay.Replay`; of one shard.
         capacity: Steps of one shard.
         tables: A shard's part of each table.
         seed: Shard i has ``seed + i``.
@@ -51,7 +53,7 @@ class Setup:
     """
 
     name: str
-    example: Tree
+    like: Example
     capacity: int
     tables: Sequence[Table]
     max_items: int | None
@@ -63,6 +65,11 @@ class Setup:
     checkpoints: str | None
     patience: float
     keys: Keys
+
+    @property
+    def example(self) -> Tree:
+        """Of a step."""
+        return self.like.tree
 
     @functools.cached_property
     def directory(self) -> Any:

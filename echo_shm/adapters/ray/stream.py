@@ -15,6 +15,7 @@ import ray
 
 from echo_shm.adapters.ray import guard, nodes
 from echo_shm.adapters.ray.asking import ask
+from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.learners import Learner, Learners
 from echo_shm.adapters.ray.stream_client import StreamClient, Way
@@ -86,14 +87,14 @@ class RayStream(Closing):
         grace = check_timeout(learner_grace, label="learner_grace")
         nodes.ask(list(nodes.alive().items()))
         actor = ray.remote(Learners).options(max_restarts=-1, **nodes.on(nodes.here()))
-        self._join(f"ray-{secrets.token_hex(6)}", example, options, Keys.make(), grace, actor.remote())
+        self._join(f"ray-{secrets.token_hex(6)}", Example(example), options, Keys.make(), grace, actor.remote())
         self._owns = True
 
     def _join(
-        self, name: str, example: Tree, options: dict[str, Any], keys: Keys, grace: float | None, learners: Any
+        self, name: str, like: Example, options: dict[str, Any], keys: Keys, grace: float | None, learners: Any
     ) -> None:
         """What every process has of its own."""
-        self._name, self._example, self._options, self._keys = name, example, options, keys
+        self._name, self._like, self._options, self._keys = name, like, options, keys
         self._grace, self._learners = grace, learners
         self._servers: weakref.WeakSet[Server] = weakref.WeakSet()
         self._groups: list[RayWorkers] = []
@@ -106,7 +107,7 @@ class RayStream(Closing):
         return self
 
     def __reduce__(self) -> tuple[Any, ...]:
-        parts = self._name, self._example, self._options, self._keys, self._grace, self._learners
+        parts = self._name, self._like, self._options, self._keys, self._grace, self._learners
         return RayStream._attach, parts
 
     @property
@@ -163,7 +164,7 @@ class RayStream(Closing):
     def _new(self, host: str) -> Server:
         name = f"{self._name}-{secrets.token_hex(4)}"
         guard.watch(name)  # before there is anything: this process may be killed while it makes it
-        return Server(self._example, transport=self._transport(host), name=name, **self._options)
+        return Server(self._like.tree, transport=self._transport(host), name=name, **self._options)
 
     def _gone_on_with(self, node: str, host: str) -> Server | None:
         """The server of a ring of this node whose learner was killed, if there is one."""
@@ -172,7 +173,7 @@ class RayStream(Closing):
         for ring in rings:
             with contextlib.suppress(EchoShmError):  # it has just ended, or is just being made
                 server = Server._go_on(
-                    ring, self._example, self._transport(host, ports.get(ring, 0)), writable=self._options["writable"]
+                    ring, self._like.tree, self._transport(host, ports.get(ring, 0)), writable=self._options["writable"]
                 )
                 if server is not None:
                     return server
@@ -228,7 +229,7 @@ class RayStream(Closing):
         """
         way = Way(
             self._name,
-            self._example,
+            self._like,
             self._keys.public(),
             self._grace,
             functools.partial(ask, self._learners, "place"),

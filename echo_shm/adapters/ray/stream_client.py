@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 import optree
 
 from echo_shm._core import lib
+from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.learners import Learner
 from echo_shm.client import ShmClient
@@ -34,7 +35,7 @@ class Way:
 
     Attributes:
         name: The stream's.
-        example: Of a sample.
+        like: The example of a sample.
         keys: Of the learners' bridges; the public part will do.
         grace: How long a worker waits for a learner (seconds); None: no limit.
         place, better, end: Of :class:`Learners`.
@@ -42,7 +43,7 @@ class Way:
     """
 
     name: str
-    example: Tree
+    like: Example
     keys: Keys
     grace: float | None
     place: Callable[[str, str, str | None], tuple[Learner | None, bool]]
@@ -238,7 +239,7 @@ class StreamClient(Closing):
     def _connect(self, learner: Learner) -> ShmClient | TcpClient:
         way = self._way
         if learner.node == self._node:
-            client = ShmClient(learner.ring, way.example, learner_grace=way.grace)
+            client = ShmClient(learner.ring, way.like.tree, learner_grace=way.grace)
             if not lib.es_api_learner_alive(client._attachment.ring):
                 client.close()
                 raise ConnectionClosedError(f"the process of learner {learner.ring!r} is dead")
@@ -246,7 +247,7 @@ class StreamClient(Closing):
         return TcpClient(
             learner.host,
             learner.port,
-            way.example,
+            way.like.tree,
             authkey=way.keys.authkey,
             tls=way.keys.client_context(),
             reconnect=float("inf") if way.grace is None else way.grace or False,

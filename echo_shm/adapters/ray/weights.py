@@ -5,8 +5,8 @@ a :class:`Relay`, a thread in the actor of the node's shard, follows the newest 
 under the name of the shard's replay. There workers find it as on one machine: ``writer.subscriber()``.
 
 A version has the number that its learner gave it. A relay passes on what is newer than all that its node has had, and
-so numbers never go backwards on a node, whoever dies. A learner goes on from the highest number that any node has: before it
-publishes, the relays of all nodes follow it, and so get no more of the one before.
+so numbers never go backwards on a node, whoever dies. A learner goes on from the highest number that any node has:
+before it publishes, the relays of all nodes follow it, and so get no more of the one before.
 """
 
 import contextlib

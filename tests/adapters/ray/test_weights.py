@@ -225,7 +225,9 @@ def test_the_next_publisher_begins_above_what_nodes_have(relay, name, background
     with contextlib.ExitStack() as stack:
 
         def begins(announce):
-            return stack.enter_context(RayPublisher(params(), f"{name}-{next(_numbers)}", "here", "127.0.0.1", announce))
+            return stack.enter_context(
+                RayPublisher(params(), f"{name}-{next(_numbers)}", "here", "127.0.0.1", announce)
+            )
 
         def reports(number):
             for _ in range(2):  # it is told whom to follow, and then says that it does
