@@ -141,9 +141,9 @@ def bandwidth_efficiency(rewards: Numbers, costs: Numbers, learner_costs: Number
 
 def _total(label: str, value: Numbers, least: float = -_LARGEST, absolute: bool = False) -> float:
     """The sum, or that of absolute values. Raises ValueError if a number is not finite, or below ``least``."""
-    array = real_array(label, value, np.float64)
-    total = ffi.new("double *")
-    good = lib.es_costs_total(ffi.from_buffer("double[]", array), array.size, least, absolute, total)
+    array, total = real_array(label, value, np.float64), np.zeros(1)
+    numbers, out = (ffi.from_buffer("double[]", one) for one in (array, total))
+    good = lib.es_costs_total(numbers, array.size, least, absolute, out)
     if good < array.size:
         use = "finite numbers, 0 or more" if least == 0 else "finite numbers"
         raise ValueError(f"{label}{place(array.shape, good)} is {array.flat[good]}: use {use}")

@@ -8,13 +8,14 @@ from typing import Protocol, cast
 
 import numpy as np
 
+from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.directory import Look, Place, Report, Watch
 from echo_shm.adapters.ray.filling import Left, RayBatch
 from echo_shm.adapters.ray.limited import LimitedMerger, LimitedMixer
 from echo_shm.adapters.ray.merging import ORDERED, Merger
 from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shares import Mass, mass_of
-from echo_shm.adapters.ray.sources import PREFETCH, Clients, ShardSource, ShardStock
+from echo_shm.adapters.ray.sources import PREFETCH, Clients, ShardSource, ShardStock, prefetch_of
 from echo_shm.replay import Prioritized, Softmax
 
 #: A table that nothing is drawn of any more.
@@ -35,13 +36,26 @@ class ShardsOfTable:
         clients: This process's ways into shards.
         table: Its name.
         n: Items of a batch.
+        item_bytes: Of an item.
+        prefetch: How many batches a shard draws ahead; None: by their size, and where it is.
         is_limited: Whether its items are drawn a limited number of times.
 
     """
 
-    def __init__(self, watch: Watch, clients: Clients, table: str, n: int, *, is_limited: bool) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        clients: Clients,
+        table: str,
+        n: int,
+        *,
+        item_bytes: int,
+        prefetch: int | None,
+        is_limited: bool,
+    ) -> None:
         self._watch, self._clients, self._table = watch, clients, table
-        self._n, self._is_limited = n, is_limited
+        self._n, self._item_bytes, self._prefetch, self._is_limited = n, item_bytes, prefetch, is_limited
+        self._node = nodes.here()
         self._look: Look | None = None
         self._places: dict[int, Place] = {}
         self._masses: dict[int, Mass] = {}
@@ -63,7 +77,12 @@ class ShardsOfTable:
 
     def source(self, number: int) -> ShardSource:
         """One of them."""
-        return ShardSource(self._clients, self._where(number), self._table)
+        where = self._where(number)
+
+        def prefetch(n: int) -> int:
+            return self._prefetch or prefetch_of(n * self._item_bytes, where().node == self._node)
+
+        return ShardSource(self._clients, where, self._table, prefetch)
 
     def stock(self, number: int) -> ShardStock:
         """The items of one of them. It draws ahead what several batches have of it."""

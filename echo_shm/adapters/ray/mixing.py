@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
 from echo_shm.adapters.ray.shares import Mass, Shares
-from echo_shm.adapters.ray.sources import PREFETCH, Source
+from echo_shm.adapters.ray.sources import Source
 from echo_shm.replay import Batch
 
 
@@ -64,7 +64,7 @@ class Drawn:
             wanted = most if whole else 4 ** (max(0, most.bit_length() - 1) // 2)
             if not (self._size == wanted if whole else wanted / 4 < self._size <= 4 * wanted):
                 self._size = wanted
-                self._source.ask(wanted, PREFETCH)
+                self._source.ask(wanted)
             self.batch, self._used = self._source.next(), 0
         return self.batch is not None
 

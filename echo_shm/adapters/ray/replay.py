@@ -28,6 +28,8 @@ from echo_shm.adapters.ray.workers import RayWorkers
 from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import Table, TableInfo
+from echo_shm.replay.batch_rings import batch_spec
+from echo_shm.replay.layout import lay_out
 from echo_shm.replay.table import check_tables
 from echo_shm.replay.validation import above_zero, integer
 from echo_shm.spec import Spec, Tree
@@ -238,7 +240,9 @@ class RayReplay:
 
     # -- learners
 
-    def dataset_iter(self, n: int, table: str | None = None, timeout: float | None = None) -> Iterator[RayBatch]:
+    def dataset_iter(
+        self, n: int, table: str | None = None, timeout: float | None = None, *, prefetch: int | None = None
+    ) -> Iterator[RayBatch]:
         """Yields batches of n items, drawn from all shards as from one table, until the replay is closed.
 
         The shards draw ahead. What lies in the shared memory of this node, and makes up a whole batch, comes without a
@@ -256,9 +260,12 @@ class RayReplay:
             n: How many items, 1 or more.
             table: The table. None: the only one.
             timeout: The iteration ends once no shard had an item for so many seconds. None: no limit.
+            prefetch: How many batches a shard draws ahead, 1 or more; the first learner of a table and n decides. What
+                is drawn ahead has the priorities and the weights of that time. None: 4; of a shard on another node as
+                many as 1 MiB holds, 4 to 32. It says nothing of items that are drawn a limited number of times.
 
         Raises:
-            ValueError: The table is unknown, or n is out of range.
+            ValueError: The table is unknown, or a number is out of range.
             ConnectionClosedError: The replay was closed before.
             SegmentError: A shard cannot make a ring for such batches. The message says why.
             Exception: What a worker raised.
@@ -267,10 +274,23 @@ class RayReplay:
         name, n, timeout = self._name(table), integer("n", n, 1), check_timeout(timeout)
         sampler, least = self._tables[name].sampler, self._setup.least[name]
         watch, is_limited = self._watching(), self._tables[name].max_times_sampled > 0
-        shards = ShardsOfTable(watch, self._clients, name, n, is_limited=is_limited)
+        shards = ShardsOfTable(
+            watch,
+            self._clients,
+            name,
+            n,
+            item_bytes=self._item_bytes(name),
+            prefetch=None if prefetch is None else integer("prefetch", prefetch, 1),
+            is_limited=is_limited,
+        )
         left = self._left.setdefault(name, deque()) if is_limited else None
         mixed = mixed_of(shards, n, sampler, least, left)
         return batches(mixed, timeout, self._check_workers, watch)
+
+    def _item_bytes(self, table: str) -> int:
+        """Bytes of an item of a batch."""
+        item = self._tables[table].item
+        return batch_spec(lay_out(item, Spec.from_example(self._setup.example)).data, item).sample_bytes
 
     def _check_workers(self) -> None:
         """Raises what a worker of this process has raised."""

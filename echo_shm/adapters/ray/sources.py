@@ -14,8 +14,9 @@ from echo_shm.replay.stock import Stock
 
 _T = TypeVar("_T")
 
-#: How many batches a shard draws ahead.
-PREFETCH = 4
+#: How many batches a shard draws ahead. On another node as many as have so many bytes, so many at most: they take a
+#: while to come, and a few small ones would be used up meanwhile.
+PREFETCH, _FAR_BYTES, _FAR_MOST = 4, 1 << 20, 32
 
 #: How long a shard may refuse that is there (seconds).
 _REFUSED = 10.0
@@ -27,8 +28,8 @@ _PAUSE = 5e-3
 class Source(Protocol):
     """One shard, as a learner sees it."""
 
-    def ask(self, n: int, prefetch: int) -> None:
-        """From now on batches of n items come, so many of them drawn ahead. What was drawn ahead so far goes back."""
+    def ask(self, n: int) -> None:
+        """From now on batches of n items come. What was drawn ahead so far goes back."""
 
     def next(self) -> Batch | None:
         """The next batch; None: there is none now."""
@@ -77,6 +78,11 @@ class Clients:
     def close(self) -> None:
         """Leaves all shards."""
         self.keep(())
+
+
+def prefetch_of(batch_bytes: int, is_near: bool) -> int:
+    """How many batches of so many bytes a shard draws ahead, on this node or another one."""
+    return PREFETCH if is_near else min(max(PREFETCH, _FAR_BYTES // max(1, batch_bytes)), _FAR_MOST)
 
 
 class _Shard:
@@ -130,18 +136,21 @@ class ShardSource:
         clients: The ways into shards.
         place: Says where the shard is now.
         table: The table.
+        prefetch: How many batches of n items it draws ahead.
 
     """
 
-    def __init__(self, clients: Clients, place: Callable[[], Place], table: str) -> None:
-        self._shard, self._table = _Shard(clients, place), table
-        self._n, self._prefetch = 0, PREFETCH
+    def __init__(
+        self, clients: Clients, place: Callable[[], Place], table: str, prefetch: Callable[[int], int]
+    ) -> None:
+        self._shard, self._table, self._prefetch = _Shard(clients, place), table, prefetch
+        self._n = 0
         self._coming: Generator[Batch | None] | None = None
 
-    def ask(self, n: int, prefetch: int) -> None:
-        """From now on batches of n items come, so many of them drawn ahead. What was drawn ahead so far goes back."""
+    def ask(self, n: int) -> None:
+        """From now on batches of n items come. What was drawn ahead so far goes back."""
         self.close()
-        self._n, self._prefetch = n, prefetch
+        self._n = n
 
     def next(self) -> Batch | None:
         """The next batch; None: there is none now.
@@ -155,7 +164,7 @@ class ShardSource:
 
         def attempt(client: ReplayClient) -> list[Batch | None]:
             if self._coming is None:
-                self._coming = client._polled(self._n, self._table, self._prefetch, _PAUSE)
+                self._coming = client._polled(self._n, self._table, self._prefetch(self._n), _PAUSE)
             return [next(self._coming)]
 
         found = self._shard.tried(attempt)

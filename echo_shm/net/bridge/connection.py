@@ -15,8 +15,8 @@ _SCRATCH = bytearray(1 << 16)
 MAX_OUT = 1 << 16
 #: Most bytes of batches that are sent at a time, before other connections get their turn, and most buffers at once.
 _MAX_BURST, _MAX_BUFFERS = 8 << 20, 512
-#: Most bytes that one call gives to TLS.
-_TLS_PIECE = 1 << 18
+#: Most bytes that one call gives to TLS, and most of small buffers that are joined for it.
+_TLS_PIECE, _TLS_JOINED = 1 << 18, 1 << 15
 
 
 class Connection:
@@ -165,6 +165,7 @@ class Connection:
         if isinstance(self.sock, ssl.SSLSocket):
             # Even if it cannot be sent now: TLS has made a record of it then, and expects the same bytes again.
             self.is_mid_batch = True
+            _join(left)
             sent = self.sock.send(left[0][:_TLS_PIECE])
         else:
             sent = self.sock.sendmsg(left[:_MAX_BUFFERS])
@@ -203,3 +204,13 @@ class Connection:
         """Closes the socket."""
         with contextlib.suppress(OSError):
             self.sock.close()
+
+
+def _join(left: list[memoryview]) -> None:
+    """Joins the buffers at the front if they are small: each that TLS gets is a record, and wakes the other side."""
+    count = size = 0
+    while count < len(left) and size + len(left[count]) <= _TLS_JOINED:
+        size += len(left[count])
+        count += 1
+    if count > 1:
+        left[:count] = [memoryview(b"".join(left[:count]))]

@@ -97,7 +97,7 @@ class LearnerConnection(Connection):
     def _receive_some(self, spaces: list[memoryview]) -> int:
         try:
             if self._tls is not None:
-                return self._tls.receive_into(spaces[0], wire.SILENCE)
+                return self._tls.read_into(spaces, wire.SILENCE)
             return self._sock.recvmsg_into(spaces[:_MAX_BUFFERS], 0, socket.MSG_WAITALL)[0]
         except (TimeoutError, BlockingIOError):
             raise TimeoutError(f"nothing came from {self._options.peer} for {wire.SILENCE} s") from None

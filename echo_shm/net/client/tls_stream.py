@@ -5,13 +5,16 @@ import select
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 _T = TypeVar("_T")
 
 #: Most bytes that one call gives to TLS.
 _PIECE = 1 << 16
+
+#: Most bytes of a record.
+_RECORD = 1 << 14
 
 
 class TlsStream:
@@ -25,6 +28,9 @@ class TlsStream:
         sock.setblocking(False)
         self._sock = sock
         self._lock = threading.Lock()
+        # What read_into() has decrypted, and nobody has had.
+        self._space = memoryview(bytearray(_RECORD))
+        self._read = self._space[:0]
 
     def send(self, data: bytes) -> None:
         """Sends all of it. Raises OSError if the connection is lost."""
@@ -45,6 +51,24 @@ class TlsStream:
     def receive_into(self, space: memoryview, timeout: float | None) -> int:
         """As :meth:`receive`, but writes the bytes there. Returns how many; 0 at the end of the connection."""
         return self._do(functools.partial(self._sock.recv_into, space), timeout)
+
+    def read_into(self, spaces: Sequence[memoryview], timeout: float | None) -> int:
+        """As :meth:`receive_into`, into several spaces in turn, of which none is empty. One thread calls it.
+
+        What comes in one record is read at once, also where it is for many small spaces.
+        """
+        if not self._read:
+            if len(spaces[0]) >= _RECORD:
+                return self.receive_into(spaces[0], timeout)
+            self._read = self._space[: self.receive_into(self._space, timeout)]
+        total = 0
+        for space in spaces:
+            n = min(len(space), len(self._read))
+            space[:n], self._read = self._read[:n], self._read[n:]
+            total += n
+            if not self._read:
+                break
+        return total
 
     def _do(self, call: Callable[[], _T], timeout: float | None) -> _T:
         end = None if timeout is None else time.monotonic() + timeout

@@ -30,7 +30,7 @@ class Part:
         """As a report has it."""
         return mass_of(self.replay.info())
 
-    def ask(self, n, prefetch):
+    def ask(self, n):
         """Notes the size."""
         self.sizes.append(n)
 
