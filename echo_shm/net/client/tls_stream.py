@@ -13,8 +13,8 @@ _T = TypeVar("_T")
 #: Most bytes that one call gives to TLS.
 _PIECE = 1 << 16
 
-#: Most bytes of a record.
-_RECORD = 1 << 14
+#: Most bytes of a record; and of those that are read at a time, during which nothing is sent.
+_RECORD, _RECORDS = 1 << 14, 1 << 18
 
 
 class TlsStream:
@@ -50,7 +50,17 @@ class TlsStream:
 
     def receive_into(self, space: memoryview, timeout: float | None) -> int:
         """As :meth:`receive`, but writes the bytes there. Returns how many; 0 at the end of the connection."""
-        return self._do(functools.partial(self._sock.recv_into, space), timeout)
+        return self._do(functools.partial(self._read_records, space[:_RECORDS]), timeout)
+
+    def _read_records(self, space: memoryview) -> int:
+        """What has come: OpenSSL gives one record at a time."""
+        total = self._sock.recv_into(space)
+        try:
+            while 0 < total < len(space) and (n := self._sock.recv_into(space[total:])):
+                total += n
+        except OSError:  # it has not come yet; or the next call finds out, too
+            pass
+        return total
 
     def read_into(self, spaces: Sequence[memoryview], timeout: float | None) -> int:
         """As :meth:`receive_into`, into several spaces in turn, of which none is empty. One thread calls it.
