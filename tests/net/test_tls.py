@@ -13,11 +13,14 @@ from harness.peers import EXAMPLE, sample
 from harness.pretender import Pretender
 from harness.threads import Background
 from harness.waiting import until
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from echo_shm import TcpClient
 from echo_shm.net import wire
 from echo_shm.net.bridge.connection import Connection
 from echo_shm.net.bridge.decoder import DecoderV1
+from echo_shm.net.client.tls_stream import TlsStream
 
 
 @pytest.fixture
@@ -152,3 +155,34 @@ def test_a_batch_that_must_wait(tls, then):
                 came += learner.recv(1 << 16)
             connection.send()
         assert came == expected
+
+
+SIZES = st.lists(st.sampled_from([1, 7, 500, 16000, 16384, 33000]), min_size=1, max_size=12)
+
+
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(leaves=st.lists(SIZES, min_size=1, max_size=4), spaces=SIZES)
+def test_batches_of_leaves_of_any_size(tls, leaves, spaces):
+    """The other side gets their bytes, in whatever spaces it wants them, also where the socket is full meanwhile."""
+    ours, theirs = socket.socketpair()
+    for one in (ours, theirs):
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
+    with tls[0].wrap_socket(ours, server_side=True) as sock, shaking.result() as learner:
+        sock.setblocking(False)
+        connection, stream = Connection(sock, "a learner", mock.create_autospec(DecoderV1), 0.0), TlsStream(learner)
+        random, expected = np.random.default_rng(0), b""
+        for number, sizes in enumerate(leaves):
+            views = [memoryview(random.bytes(size)) for size in sizes]
+            connection.add_batch(number, views)
+            expected += b"".join(views)
+        came, wanted = b"", itertools.cycle(spaces)
+        while len(came) < len(expected):
+            connection.send()
+            some = [bytearray(next(wanted)) for _ in range(3)]
+            with contextlib.suppress(TimeoutError):
+                n = stream.read_into([memoryview(one) for one in some], 0.0)
+                came += b"".join(some)[:n]
+        assert came == expected
+        assert connection.batch_bytes == 0
+        assert not connection.is_mid_batch
