@@ -72,6 +72,9 @@ class _Run:
             for what, tls in _STREAMS.items():
                 contenders[what] = partial(self._stream, nbytes, tls)
             contenders["kept"] = partial(ray_samples.kept, name, node.id, seconds)
+        if not remote and name == "atari":
+            # A shard has one thread: it stores each sample, and gathers it for a batch.
+            contenders["a process that copies each sample twice"] = partial(ray_samples.copied, name, 2, seconds)
         values = in_turns(contenders, self.scale.repetitions)
         where = "another node" if remote else "the learner's node"
         path = f"`RayReplay`, {_TITLES[name]}, workers on {where}"
@@ -79,7 +82,7 @@ class _Run:
         figures = []
         for peer, theirs in values.items():
             if peer not in ("ours", "one", "kept"):
-                bound = 0.7 if peer in _STREAMS else None if "stacked" in peer else floor
+                bound = 0.7 if peer in _STREAMS else None if "stacked" in peer or "copies" in peer else floor
                 demanded = None if bound is None else Floor(bound)
                 figures.append(Figure(f"{path}, `extend`", "samples/s", values["ours"], peer, theirs, demanded))
         lists = values["`ray.put` and `ray.get` of lists"]

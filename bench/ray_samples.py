@@ -187,6 +187,24 @@ def ours(name: str, worker_node: str, workers: int, seconds: float, stacked: boo
     return stored, drawn
 
 
+def copied(name: str, times: int, seconds: float) -> float:
+    """Samples a second that a process can copy so many times, 256 at a time, to and from more memory than caches have.
+
+    Args:
+        name: Of the samples.
+        times: How often each is copied.
+        seconds: How long it is measured.
+
+    """
+    blocks = np.ones((16, BATCH_SIZE * size_of(name)), np.uint8)  # written to: its pages are there
+    start, count = time.monotonic(), 0
+    while (now := time.monotonic()) - start < seconds:
+        for _ in range(times):
+            np.copyto(blocks[count % 16], blocks[(count + 8) % 16])
+            count += 1
+    return count // times * BATCH_SIZE / (now - start)
+
+
 def _fill(writer: Any, _: int, name: str) -> None:
     """A worker that stores as much as there is room for, and ends."""
     many = block(name)
