@@ -38,6 +38,9 @@ _CONFIG = {"enable_worker_prestart": False, "prestart_worker_first_driver": Fals
 #: Ray's workers have a niceness of 15 by themselves: beside other work on this machine they hardly run.
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
+#: Nodes that start side by side. More of them, on few cores, run into Ray's time limits.
+_SIDE_BY_SIDE = 3
+
 #: For ``cluster(config=)``: Ray takes a silent node for dead after some seconds. It takes it 15 by itself; 65 if the
 #: node's connections are cut.
 SOON_DEAD = {
@@ -172,7 +175,7 @@ class Cluster:
         self.address = self.folder = ""
 
     def add(self, count: int = 1, **options: Any) -> list[Node]:
-        """Starts nodes, side by side, and returns when the cluster knows them.
+        """Starts nodes, some side by side, and returns when the cluster knows them.
 
         Args:
             count: How many.
@@ -180,6 +183,8 @@ class Cluster:
                 ``object_store_memory=80_000_000``; and ``agent=True`` for Ray's agent, which exports metrics.
 
         """
+        if count > _SIDE_BY_SIDE:
+            return [*self.add(_SIDE_BY_SIDE, **options), *self.add(count - _SIDE_BY_SIDE, **options)]
         assert self._keeper.stdin is not None
         assert self._keeper.stdout is not None
         print(json.dumps([options] * count), file=self._keeper.stdin, flush=True)
