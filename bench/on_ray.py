@@ -25,6 +25,9 @@ _OBJECT_STORE = 1_000_000_000
 
 _STREAMS = {"a bare stream": False, "a bare stream over TLS": True}
 
+#: Two without a floor.
+_STACKED, _COPIED = "`ray.put` and `ray.get` of stacked samples", "a process that copies each sample twice"
+
 _TITLES = {"cartpole": "CartPole", "atari": "Atari"}
 
 
@@ -62,7 +65,7 @@ class _Run:
             "ours": _slower(ray_samples.ours, name, node.id, _WORKERS, seconds),
             "one": _slower(ray_samples.ours, name, node.id, _WORKERS, seconds, False),
             "`ray.put` and `ray.get` of lists": _slower(ray_peers.objects, *sizes),
-            "`ray.put` and `ray.get` of stacked samples": _slower(ray_peers.objects, *sizes, True),
+            _STACKED: _slower(ray_peers.objects, *sizes, True),
             "RLlib `ReplayBuffer` in an actor": _slower(ray_peers.rllib, *sizes),
         }
         if importlib.util.find_spec("torchrl") is not None:
@@ -74,7 +77,7 @@ class _Run:
             contenders["kept"] = partial(ray_samples.kept, name, node.id, seconds)
         if not remote and name == "atari":
             # A shard has one thread: it stores each sample, and gathers it for a batch.
-            contenders["a process that copies each sample twice"] = partial(ray_samples.copied, name, 2, seconds)
+            contenders[_COPIED] = partial(ray_samples.copied, name, 2, seconds)
         values = in_turns(contenders, self.scale.repetitions)
         where = "another node" if remote else "the learner's node"
         path = f"`RayReplay`, {_TITLES[name]}, workers on {where}"
@@ -82,8 +85,8 @@ class _Run:
         figures = []
         for peer, theirs in values.items():
             if peer not in ("ours", "one", "kept"):
-                bound = 0.7 if peer in _STREAMS else None if "stacked" in peer or "copies" in peer else floor
-                demanded = None if bound is None else Floor(bound)
+                bound = 0.7 if peer in _STREAMS else floor
+                demanded = None if bound is None or peer in (_STACKED, _COPIED) else Floor(bound)
                 figures.append(Figure(f"{path}, `extend`", "samples/s", values["ours"], peer, theirs, demanded))
         lists = values["`ray.put` and `ray.get` of lists"]
         figures.append(Figure(f"{path}, `add`", "samples/s", values["one"], "`ray.put` and `ray.get` of lists", lists))

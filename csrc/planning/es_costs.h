@@ -16,8 +16,8 @@ uint64_t es_costs_effective(const int64_t *lengths, const int64_t *reused, uint6
 uint64_t es_costs_priorities(const double *rewards, const double *costs, const double *queue_times, uint64_t n,
                              double bandwidth_weight, double queue_weight, double epsilon, double *priorities);
 
-/* *total = the sum of values, or of their absolute values, up to one rounding or two. Returns n, or the first i at which a
- * number is not finite or below least. */
+/* *total = the sum of values, or of their absolute values, as if it were added in doubles of twice the length, and then
+ * rounded; infinite if a part of the sum is. Returns n, or the first i at which a number is not finite or below least. */
 uint64_t es_costs_total(const double *values, uint64_t n, double least, uint32_t absolute, double *total);
 
 /* weights[i] = (size * (probabilities[i] * shares[i])) ** -beta. size is 1 or more, beta 0 or more. Returns n, or the first

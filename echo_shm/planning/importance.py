@@ -1,6 +1,5 @@
 """Weights that undo the bias of drawing some items more often than others."""
 
-import math
 from typing import NoReturn
 
 import numpy as np
@@ -41,16 +40,14 @@ def importance_weights(probability: Numbers, size: int, beta: float, *, share: N
         probabilities, parts, out = (ffi.from_buffer("double[]", array) for array in (whole, shares, weights))
         good = lib.es_costs_weights(probabilities, parts, weights.size, size, beta, out)
         if good < weights.size:
-            _refuse(good, size, probability=whole, share=shares)
+            _refuse(given, good, size * whole.flat[good] * shares.flat[good])
     return weights if weights.ndim else weights.item()
 
 
-def _refuse(index: int, size: int, **arrays: Doubles) -> NoReturn:
-    """Says what is wrong with that element."""
-    for label, array in arrays.items():
-        at, found = place(array.shape, index), array.flat[index]
-        if not 0 < found <= 1:
-            raise ValueError(f"{label}{at} is {found}: use probabilities above 0, at most 1")
-    raise ValueError(
-        f"the weight of element {index} overflows: N * P is {size * math.prod(a.flat[index] for a in arrays.values())}"
-    )
+def _refuse(given: dict[str, Doubles], index: int, whole: float) -> NoReturn:
+    """Says what is wrong with an argument; or else with the weight of that element."""
+    for label, array in given.items():
+        if bad := np.flatnonzero(~((array > 0) & (array <= 1))).tolist():
+            at = place(array.shape, bad[0])
+            raise ValueError(f"{label}{at} is {array.flat[bad[0]]}: use probabilities above 0, at most 1")
+    raise ValueError(f"the weight of element {index} overflows: N * P is {whole}")

@@ -61,10 +61,10 @@ class HeldWatch:
 
     def __init__(self, attachment: Attachment) -> None:
         self._attachment = attachment
-        # The batch that producers need: since when, when that was last looked at, and whether it was said.
-        self._number = self._waits_for = -1
-        self._since = self._looked = self._collected = -math.inf
-        self._warned = False
+        self._number = -1  # the batch that producers need next, as stuck() has seen it
+        # The one that this learner waits for: since when, when it last asked, and whether it was told.
+        self._waits_for, self._since, self._looked, self._warned = -1, -math.inf, -math.inf, False
+        self._collected = -math.inf  # when cycles were last collected
 
     def stuck(self, reader: Reader) -> int:
         """How many batches it holds, if none can come before it drops one: producers fill batches in order. 0: it can.
@@ -97,7 +97,7 @@ class HeldWatch:
         return (
             f"this learner still refers to {held} of {count} batches of {self._attachment.what}, and producers need "
             "the oldest of them next: drop what refers to its arrays (lists, views, tensors), release() it, copy, or "
-            "use more num_buffers"
+            "use more num_buffers, or prefetch of a replay"
         )
 
     def check(self, reader: Reader) -> None:

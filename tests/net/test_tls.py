@@ -12,7 +12,7 @@ import pytest
 from harness.peers import EXAMPLE, sample
 from harness.pretender import Pretender
 from harness.threads import Background
-from harness.waiting import until
+from harness.waiting import LONG, until
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -176,8 +176,8 @@ def test_batches_of_leaves_of_any_size(tls, leaves, spaces):
             views = [memoryview(random.bytes(size)) for size in sizes]
             connection.add_batch(number, views)
             expected += b"".join(views)
-        came, wanted = b"", itertools.cycle(spaces)
-        while len(came) < len(expected):
+        came, wanted, end = b"", itertools.cycle(spaces), time.monotonic() + LONG
+        while len(came) < len(expected) and time.monotonic() < end:
             connection.send()
             some = [bytearray(next(wanted)) for _ in range(3)]
             with contextlib.suppress(TimeoutError):

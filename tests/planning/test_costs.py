@@ -44,9 +44,9 @@ def test_priorities_are_the_formula(rollouts, bandwidth_weight, queue_weight, ep
 @settings(deadline=None)
 @given(st.lists(NUMBERS), st.lists(AMOUNTS), st.lists(NUMBERS))
 def test_efficiency_is_the_formula(rewards, costs, learner_costs):
-    """The sums are as good as exact ones, also where rewards cancel."""
-    right = twins.bandwidth_efficiency(rewards, costs, learner_costs)
-    tolerance = 1e-30 * math.fsum(map(abs, rewards))  # of doubles that are twice as long
+    """Sums are those of doubles of twice the length, also where rewards cancel."""
+    right, spent = twins.bandwidth_efficiency(rewards, costs, learner_costs), sum(costs) + sum(map(abs, learner_costs))
+    tolerance = 1e-28 * math.fsum(map(abs, rewards)) / max(spent, 1e-12)
     assert bandwidth_efficiency(rewards, costs, learner_costs) == pytest.approx(right, rel=1e-15, abs=tolerance)
 
 
@@ -106,7 +106,7 @@ def test_weights_of_shares_undo_the_draw():
         (lambda: bandwidth_efficiency([1], [1], [math.nan]), r"learner_costs\[0\] is nan: use finite numbers"),
         (lambda: importance_weights([0.5, 0.0], 9, 1), r"probability\[1\] is 0.0: use probabilities above 0"),
         (lambda: importance_weights(0.5, 9, 1, share=1.5), "share is 1.5: use probabilities above 0, at most 1"),
-        (lambda: importance_weights(0.5, 9, 1, share=[[1, 0]]), r"share\[0, 1\] is 0.0: use probabilities above 0"),
+        (lambda: importance_weights(0.5, 9, 1, share=[[1], [0]]), r"share\[1, 0\] is 0.0: use probabilities above 0"),
         (lambda: importance_weights(0.5, 0, 1), "size=0: use an integer, 1 or more"),
         (lambda: importance_weights(0.5, 9, -1), "beta=-1: use a finite number, 0 or more"),
         (lambda: importance_weights([0.1, 1e-300], 1, 2), "the weight of element 1 overflows: N [*] P is 1e-300"),

@@ -1,7 +1,7 @@
 """An example of a sample, on its way to the processes of a cluster."""
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import optree
@@ -9,14 +9,10 @@ import optree
 from echo_shm.spec import Array, Tree
 
 
-class _Look(NamedTuple):
-    dtype: np.dtype[Any]
-    shape: tuple[int, ...]
-
-
 class Example:
-    """It pickles as dtypes and shapes: what Ray is handed may be as large as it likes, but then it goes by the object
-    store, and an actor cannot be started again without it.
+    """An example that pickles as structure, dtypes and shapes.
+
+    Ray puts large arguments of an actor into its object store, and cannot start the actor again without them.
 
     Args:
         tree: Pytree of numpy arrays.
@@ -26,14 +22,16 @@ class Example:
     def __init__(self, tree: Tree) -> None:
         self.tree = tree
 
-    def __reduce__(self) -> tuple[Callable[..., "Example"], tuple[Any, ...]]:
-        leaves, treespec = optree.tree_flatten(self.tree)
-        return _example, (treespec.unflatten(range(len(leaves))), [_Look(leaf.dtype, leaf.shape) for leaf in leaves])
+    def __reduce__(self) -> tuple[Callable[..., "Example"], tuple[Tree]]:
+        return Example, (optree.tree_map(_blank, self.tree),)
 
 
-def _example(places: Tree, looks: list[_Look]) -> Example:
-    def zeros(place: int) -> Array:
-        look = looks[place]
-        return np.zeros(look.shape, look.dtype)
+class _Blank(np.ndarray[Any, np.dtype[Any]]):
+    """It pickles without its values: zeros come in their place."""
 
-    return Example(optree.tree_map(zeros, places))
+    def __reduce_ex__(self, protocol: object) -> tuple[Callable[..., Array], tuple[Any, ...]]:
+        return np.zeros, (self.shape, self.dtype)
+
+
+def _blank(leaf: Array) -> Array:
+    return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape).view(_Blank)

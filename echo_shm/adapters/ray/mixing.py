@@ -68,6 +68,12 @@ class Drawn:
             self.batch, self._used = self._source.next(), 0
         return self.batch is not None
 
+    def next_whole(self, n: int) -> Batch | None:
+        """The next n items; None: not now. What is left of another batch is dropped: draws do not depend on others."""
+        if self.batch is not None and (self._used or len(self.batch.key) != n):
+            self.batch = None
+        return self.take_whole(n) if self.fill(n, True) else None
+
     def take_whole(self, n: int) -> Batch | None:
         """All n items of :attr:`batch`; None: they are fewer, or some were taken."""
         batch = self.batch
@@ -115,8 +121,8 @@ class Mixer:
         if not self._shares.share or (self._chosen is None and self._shares.size < self._least):
             return None
         if self._chosen is None:
-            if len(self._shares.share) == 1 and (box := self._of_the_only_one()) is not None:
-                return box[0]
+            if len(self._shares.share) == 1:
+                return self._of_the_only_one()
             self._choose()
         self._choose_again()
         if len(self._missing) == 1 and (found := self._from_one()) is not None:
@@ -153,14 +159,11 @@ class Mixer:
         self._share = dict(self._shares.share)
         self._missing = {number: np.flatnonzero(chosen == number) for number in np.unique(chosen).tolist()}
 
-    def _of_the_only_one(self) -> tuple[RayBatch | None] | None:
-        """The batch, or None in a tuple: not now. None: it does not come whole, for some of it was used."""
+    def _of_the_only_one(self) -> RayBatch | None:
+        """The batch; None: not now."""
         (number,) = self._shares.share
-        drawn = self._of(number)
-        if not drawn.fill(self._n, True):
-            return (None,)
-        batch = drawn.take_whole(self._n)
-        return None if batch is None else (of_one(number, batch, self._shares),)
+        batch = self._of(number).next_whole(self._n)
+        return None if batch is None else of_one(number, batch, self._shares)
 
     def _choose_again(self) -> None:
         """Others for draws of shards that have nothing any more."""

@@ -260,14 +260,16 @@ class RayReplay:
             n: How many items, 1 or more.
             table: The table. None: the only one.
             timeout: The iteration ends once no shard had an item for so many seconds. None: no limit.
-            prefetch: How many batches a shard draws ahead, 1 or more; the first learner of a table and n decides. What
-                is drawn ahead has the priorities and the weights of that time. None: 4; of a shard on another node as
+            prefetch: How many batches a shard draws ahead, 1 or more; the first learner that draws so many items of a
+                shard decides. What is drawn ahead has the priorities and the weights of that time. None: 4; of a shard on another node as
                 many as 1 MiB holds, 4 to 32. It says nothing of items that are drawn a limited number of times.
 
         Raises:
             ValueError: The table is unknown, or a number is out of range.
             ConnectionClosedError: The replay was closed before.
             SegmentError: A shard cannot make a ring for such batches. The message says why.
+            BatchesHeldError: This process refers to all batches of a shard on its node. With other threads, which may
+                drop one, there is a warning.
             Exception: What a worker raised.
 
         """
@@ -334,7 +336,8 @@ class RayReplay:
         """Makes the publisher of weights for the workers of all nodes, which find it by ``writer.subscriber()``.
 
         Each version goes to each node once, and from there through shared memory. The learner calls it, in its own
-        process, wherever that is. It ends with :meth:`RayPublisher.close`, or with its process.
+        process, wherever that is. It takes about as long as ``mass_age``, for all shards must know of it. It ends with
+        :meth:`RayPublisher.close`, or with its process.
 
         Args:
             params: As for :meth:`Replay.publisher`.

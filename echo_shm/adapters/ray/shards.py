@@ -37,7 +37,7 @@ class Setup:
 
     Attributes:
         name: Of the replay.
-        like: The example of a step.
+        like: The example of a step, as it goes to other processes.
         max_items: As for :class:`~echo_shm.replay.Replay`; of one shard.
         capacity: Steps of one shard.
         tables: A shard's part of each table.
@@ -68,7 +68,7 @@ class Setup:
 
     @property
     def example(self) -> Tree:
-        """Of a step."""
+        """The example itself."""
         return self.like.tree
 
     @functools.cached_property

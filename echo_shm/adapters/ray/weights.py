@@ -6,7 +6,8 @@ under the name of the shard's replay. There workers find it as on one machine: `
 
 A version has the number that its learner gave it. A relay passes on what is newer than all that its node has had, and
 so numbers never go backwards on a node, whoever dies. A learner goes on from the highest number that any node has:
-before it publishes, the relays of all nodes follow it, and so get no more of the one before.
+before it publishes, the relays of all shards that are there follow it, and so get no more of the one before. One that
+was away then, and has a higher number, is heard of later: the next version is above that.
 """
 
 import contextlib
@@ -28,10 +29,12 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError, SpecMismatchErr
 from echo_shm.net.client.client import TcpClient
 from echo_shm.net.transport import TcpTransport
 from echo_shm.ring.handle import Handle
+from echo_shm.ring.segment import Segment
 from echo_shm.server import Server
 from echo_shm.spec import Spec, Tree
 from echo_shm.weights import Publisher, Subscriber
 from echo_shm.weights.leaves import spec_of
+from echo_shm.weights.segment import segment_name
 from echo_shm.weights.subscription import Subscription
 
 _log = logging.getLogger("echo_shm")
@@ -46,7 +49,7 @@ _EVERY = 1.0
 _SOONEST, _LATEST = 0.1, 2.0
 
 #: How long a new publisher waits until all nodes follow it, and between two looks (seconds).
-_FOLLOWED, _NAP = 3.0, 0.05
+_FOLLOWED, _NAP = 5.0, 0.05
 
 #: How long connecting to a learner may take, and closing the connection (seconds).
 _CONNECTING, _CLOSING = 10.0, 1.0
@@ -107,7 +110,8 @@ class Offers:
         if not offer.number:
             # Numbers grow even if a directory was started again, and has not heard of the last one.
             offer = replace(offer, number=max(time.time_ns(), newest.number + 1 if newest else 0))
-        self._note(offer, offer.version)
+        # What one that has a successor publishes reaches nobody.
+        self._note(offer, 0 if newest is not None and offer.number < newest.number else offer.version)
         assert self._newest is not None
         number = self._newest.number
         return number, self._version, all(self._follows.get(shard) == number for shard in shards)
@@ -149,6 +153,7 @@ class Relay:
         self._source: contextlib.ExitStack | None = None
         self._publisher: Publisher | None = None
         self._spec: Spec | None = None
+        self._left = _left_by_another(name)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="echo_shm-weights", daemon=True)
         self._thread.start()
@@ -160,9 +165,9 @@ class Relay:
 
     @property
     def version(self) -> int:
-        """The latest version on this node; 0: none."""
+        """The latest version on this node, also of a relay that was killed; 0: none."""
         publisher = self._publisher
-        return 0 if publisher is None else publisher.version
+        return self._left if publisher is None else publisher.version
 
     def follow(self, offer: Offer | None) -> None:
         """Follows that publisher from now on, unless it is an older one than it follows already, or None."""
@@ -243,6 +248,15 @@ class Relay:
         return self._publisher
 
 
+def _left_by_another(name: str) -> int:
+    """The latest version that a relay of that name has left on this node; 0: there is none."""
+    with contextlib.suppress(EchoShmError):
+        segment = Segment.attach(segment_name(name))
+        with Subscriber._of_leaves(Handle(segment.name, segment.uuid, None)) as left:
+            return left.latest_version
+    return 0
+
+
 def _subscribe(offer: Offer, node: str, source: contextlib.ExitStack) -> tuple[Subscription, Spec]:
     """The weights of an offer, as a tuple of leaves, and what they look like. ``source`` ends it."""
     spec = Spec.from_schema(offer.schema, "an offer")
@@ -268,8 +282,9 @@ def _subscribe(offer: Offer, node: str, source: contextlib.ExitStack) -> tuple[S
 class RayPublisher(Closing):
     """Publishes weights to the workers of all nodes: what :meth:`RayReplay.publisher` returns.
 
-    Versions count from 1, or on from the highest one that an earlier publisher of the replay has published. If there is
-    a newer publisher, nobody gets what this one publishes.
+    Versions count from 1, or on from the highest one that a node has of an earlier publisher. To make one takes about as
+    long as ``mass_age``: until the shards of all nodes follow it, or for 5 seconds. If there is a newer publisher, nobody
+    gets what this one publishes.
 
     A context manager that closes on exit. If its process is killed, workers keep what they have, and the next publisher
     goes on.
@@ -313,6 +328,8 @@ class RayPublisher(Closing):
             while not is_followed and time.monotonic() < until:
                 time.sleep(_NAP)
                 _, self._base, is_followed = announce(self._offer)
+            if not is_followed:
+                _log.warning("%r begins above version %d: a node that does not answer may have more", name, self._base)
         except BaseException:
             self._ring.close()
             raise

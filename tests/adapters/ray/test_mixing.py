@@ -13,6 +13,7 @@ need("ray")
 from echo_shm import Replay, Table  # noqa: E402
 from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
 from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
+from echo_shm.adapters.ray.sources import prefetch_of  # noqa: E402
 from echo_shm.replay import Prioritized, Softmax, Uniform  # noqa: E402
 
 #: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
@@ -168,6 +169,29 @@ def test_what_is_of_one_shard_comes_without_a_copy():
         batch = mixed.next()
         assert parts[0].sizes == [16]
         assert np.shares_memory(batch.data["x"], parts[0].batches_made[-1].data["x"])
+
+
+def test_the_last_shard_that_is_left():
+    """What is left of its smaller draws is dropped, and its batches come whole from then on."""
+    shards, _ = replays(Uniform(), [[1.0] * 9, [1.0] * 9])
+    parts = Parts([Part(one) for one in shards])
+    mixed, part = mixer(parts, 16), parts.parts[0]
+    while mixed._drawn.get(0) is None or not mixed._drawn[0].place:
+        mixed.next()
+    del parts.parts[1]
+    parts.look()
+    mixed.next()  # it may have been begun before
+    for _ in range(3):
+        batch = mixed.next()
+        assert part.sizes[-1] == 16
+        assert np.shares_memory(batch.data["x"], part.batches_made[-1].data["x"])
+
+
+def test_how_many_batches_are_drawn_ahead():
+    """A few of large ones, and of those on this node; more of small ones elsewhere."""
+    assert [prefetch_of(nbytes, is_near=True) for nbytes in (0, 1, 1 << 30)] == [4, 4, 4]
+    sizes = (0, 1, 1 << 15, 1 << 16, 1 << 18, 1 << 30)
+    assert [prefetch_of(nbytes, is_near=False) for nbytes in sizes] == [32, 32, 32, 16, 4, 4]
 
 
 def test_masses_are_looked_at_again():

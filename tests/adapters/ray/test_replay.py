@@ -28,6 +28,8 @@ from echo_shm.adapters.ray import RayReplay  # noqa: E402
 from echo_shm.adapters.ray import nodes as adapter_nodes  # noqa: E402
 from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError, SpecMismatchError, WorkerError  # noqa: E402
 from echo_shm.replay import HotCold, Prioritized, Queue, SampleToInsertRatio, Softmax  # noqa: E402
+from echo_shm.ring.batch_names import BatchRing  # noqa: E402
+from echo_shm.ring.segment import Segment  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
 
@@ -69,6 +71,21 @@ def test_each_sample_comes_once(nodes):
         assert came == Counter((i, k) for i in range(n) for k in range(each))
         until(lambda: pid != replay._watching().look.reports[1][0].pid)  # all may have come before it reports
         assert not replay.losses
+
+
+@pytest.mark.parametrize(("prefetch", "here", "elsewhere"), [(None, 4, 32), (7, 7, 7)])
+def test_what_is_drawn_ahead(nodes, prefetch, here, elsewhere):
+    """Of a shard on this node, and of one on another node: more batches, for they are small."""
+    with RayReplay(EXAMPLE, 1000) as replay:
+        on_each(replay, nodes, numbered, 40)
+        until(lambda: sum(info.size for info in replay.info().values()) == 80)
+        batches = replay.dataset_iter(128, prefetch=prefetch)
+        until(lambda: set(next(batches).key["shard"].tolist()) == {0, 1})
+        for place in replay._look().roster.places:
+            ring = Segment.attach(BatchRing(0, 64).name(replay.shards[place.number]), read_only=True)
+            ahead = here if place.node == adapter_nodes.here() else elsewhere
+            assert ring.geometry.num_buffers == ahead + 1
+        batches.close()
 
 
 @ray.remote(num_cpus=0)
@@ -347,6 +364,8 @@ def test_bad_arguments(nodes):
     with RayReplay(EXAMPLE, 1000) as replay:
         with pytest.raises(TypeError, match="per-worker argument 0 is int 5: use a sequence with an entry for each of"):
             replay.spawn(numbered, 2, 5)
+        with pytest.raises(ValueError, match="prefetch=0: use an integer, 1 or more"):
+            replay.dataset_iter(1, prefetch=0)
         with pytest.raises(ValueError, match="table='x': use one of 'default'"):
             replay.dataset_iter(4, "x")
         with pytest.raises(ValueError, match=r"keys: got .*, expected a batch's key"):

@@ -5,6 +5,7 @@ import itertools
 import os
 import pickle
 import signal
+import threading
 import traceback
 from dataclasses import replace
 
@@ -138,6 +139,9 @@ def test_a_relay_that_is_killed(learner, offers, relay, name):
             os.kill(dies, signal.SIGKILL)
             os.waitpid(dies, 0)
             dies = 0
+            next_one = Relay(f"{name}-there", "there")
+            next_one.stop()
+            assert next_one.version == 1, "it knows what its node has"
             publisher.publish(params(2))
             one = relay("there")
             until(lambda: one.version == 2)
@@ -201,57 +205,85 @@ def test_the_newest_learner_wins(learner, relay, offers, name):
     until(lambda: one.version == 8)
     with Subscriber(f"{name}-here") as subscriber:
         assert same(subscriber.latest(), params(100))
-    assert offers.announce(replace(old._offer, version=old.version))[0] == new._offer.number
+    number, version, _ = offers.announce(replace(old._offer, version=old.version))
+    assert number == new._offer.number
+    assert version <= 8, "what the old one has published reaches nobody"
     one.follow(old._offer)
     assert one.offer.number == new._offer.number
 
 
-def shard(number, one, directory):
-    """What a shard of that number says to a directory."""
-    said = Report(number, 0, 0, 1, {}, 0)
-    one.follow(directory.report(said, one.offer, one.version))
+class Heard:
+    """A directory that one thread at a time calls, as Ray has it. It counts what publishers say."""
 
+    def __init__(self):
+        self.directory, self.said, self._lock = Directory(), 0, threading.Lock()
 
-def roster(count):
-    """Of so many shards."""
-    return Roster(1, tuple(Place(number, 0, "node", "127.0.0.1", 0) for number in range(count)))
+    def announce(self, offer):
+        """A publisher's word."""
+        with self._lock:
+            self.said += 1
+            return self.directory.announce(offer)
+
+    def report(self, number, one, version=None):
+        """A shard's reports: it is told whom to follow, and then says that it does."""
+        for _ in range(2):
+            said = Report(number, 0, 0, 1, {}, 0)
+            with self._lock:
+                newest = self.directory.report(said, one.offer, one.version if version is None else version)
+            one.follow(newest)
+
+    def know(self, shards):
+        """The keeper's word: there are so many shards."""
+        places = tuple(Place(number, 0, "node", "127.0.0.1", 0) for number in range(shards))
+        with self._lock:
+            self.directory.publish(Roster(1, places))
+
+    def wait(self, times):
+        """Until a publisher has said so much more."""
+        most = self.said + times
+        until(lambda: self.said >= most)
 
 
 def test_the_next_publisher_begins_above_what_nodes_have(relay, name, background, monkeypatch):
     """Also if the directory has not heard of it yet, or has forgotten all."""
     monkeypatch.setattr(weights, "_FOLLOWED", LONG)
-    relays, directory = [relay("here"), relay("there")], Directory()
-    directory.publish(roster(2))
+    relays, heard = [relay("here"), relay("there")], Heard()
+    heard.know(2)
     with contextlib.ExitStack() as stack:
 
-        def begins(announce):
-            return stack.enter_context(
-                RayPublisher(params(), f"{name}-{next(_numbers)}", "here", "127.0.0.1", announce)
-            )
+        def begins(heard):
+            made = RayPublisher(params(), f"{name}-{next(_numbers)}", "here", "127.0.0.1", heard.announce)
+            return stack.enter_context(made)
 
-        def reports(number):
-            for _ in range(2):  # it is told whom to follow, and then says that it does
-                shard(number, relays[number], directory)
-
-        waits = background(begins, directory.announce)
-        for number in range(2):
-            assert waits.runs
-            until(lambda: directory._offers._newest is not None)
-            reports(number)
+        waits = background(begins, heard)
+        heard.wait(1)
+        heard.report(0, relays[0])
+        heard.wait(2)
+        assert waits.runs, "one shard does not follow it"
+        heard.report(1, relays[1])
         old = waits.result()
         for n in range(1, 8):
             old.publish(params(n))
         until(lambda: [one.version for one in relays] == [7, 7])
-        directory = Directory()
-        waits = background(begins, lambda offer: directory.announce(offer))
-        until(lambda: directory._offers._newest is not None)
-        for number in range(2):
-            reports(number)
+        heard = Heard()
+        waits = background(begins, heard)
+        heard.wait(1)
+        heard.report(0, relays[0], 3)
+        heard.report(1, relays[1])
+        heard.wait(2)
         assert waits.runs, "it has not heard which shards there are"
-        directory.publish(roster(2))
+        heard.know(2)
         new = waits.result()
         assert new.version == 7
         assert new.publish(params(100)) == 8
+
+
+def test_a_publisher_that_not_all_follow(name, monkeypatch, caplog):
+    """It waits for a while, and says so."""
+    monkeypatch.setattr(weights, "_FOLLOWED", 0.1)
+    with RayPublisher(params(), f"{name}-alone", "here", "127.0.0.1", lambda offer: (offer.number or 7, 3, False)) as one:
+        assert one.version == 3
+    assert "begins above version 3: a node that does not answer may have more" in caplog.text
 
 
 def test_a_node_that_was_away_while_a_publisher_began(learner, relay, offers):
