@@ -72,7 +72,7 @@ class Fleet:
         self._links = cluster.nodes[1:]
         offers = Offers()
         self._publisher = RayPublisher(params, f"{name}-learner", head.id, head.host, offers.announce)
-        offer = offers.report(None, 0)
+        offer = offers.report(0, None, 0)
         make = ray.remote(_Node)
         self._nodes = [make.options(**on(node.id)).remote(f"{name}-{i}", readers) for i, node in enumerate(self._links)]
         ray.get([node.follow.remote(offer) for node in self._nodes])

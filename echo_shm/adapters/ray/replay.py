@@ -261,8 +261,9 @@ class RayReplay:
             table: The table. None: the only one.
             timeout: The iteration ends once no shard had an item for so many seconds. None: no limit.
             prefetch: How many batches a shard draws ahead, 1 or more; the first learner that draws so many items of a
-                shard decides. What is drawn ahead has the priorities and the weights of that time. None: 4; of a shard on another node as
-                many as 1 MiB holds, 4 to 32. It says nothing of items that are drawn a limited number of times.
+                shard decides. What is drawn ahead has the priorities and the weights of that time. None: 4; of a shard
+                on another node as many as 1 MiB holds, 4 to 32. It says nothing of items that are drawn a limited
+                number of times.
 
         Raises:
             ValueError: The table is unknown, or a number is out of range.

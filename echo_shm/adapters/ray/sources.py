@@ -14,8 +14,8 @@ from echo_shm.replay.stock import Stock
 
 _T = TypeVar("_T")
 
-#: How many batches a shard draws ahead. On another node: as many as have ``_FAR_BYTES``, at most ``_FAR_MOST``. They take
-#: a while to come, and a few small ones would be used up meanwhile.
+#: How many batches a shard draws ahead. On another node: as many as have ``_FAR_BYTES``, at most ``_FAR_MOST``. They
+#: take a while to come, and a few small ones would be used up meanwhile.
 PREFETCH, _FAR_BYTES, _FAR_MOST = 4, 1 << 20, 32
 
 #: How long a shard may refuse that is there (seconds).

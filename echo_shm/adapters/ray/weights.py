@@ -282,9 +282,9 @@ def _subscribe(offer: Offer, node: str, source: contextlib.ExitStack) -> tuple[S
 class RayPublisher(Closing):
     """Publishes weights to the workers of all nodes: what :meth:`RayReplay.publisher` returns.
 
-    Versions count from 1, or on from the highest one that a node has of an earlier publisher. To make one takes about as
-    long as ``mass_age``: until the shards of all nodes follow it, or for 5 seconds. If there is a newer publisher, nobody
-    gets what this one publishes.
+    Versions count from 1, or on from the highest one that a node has of an earlier publisher. To make one takes about
+    as long as ``mass_age``: until the shards of all nodes follow it, or for 5 seconds. If there is a newer publisher,
+    nobody gets what this one publishes.
 
     A context manager that closes on exit. If its process is killed, workers keep what they have, and the next publisher
     goes on.

@@ -281,7 +281,9 @@ def test_the_next_publisher_begins_above_what_nodes_have(relay, name, background
 def test_a_publisher_that_not_all_follow(name, monkeypatch, caplog):
     """It waits for a while, and says so."""
     monkeypatch.setattr(weights, "_FOLLOWED", 0.1)
-    with RayPublisher(params(), f"{name}-alone", "here", "127.0.0.1", lambda offer: (offer.number or 7, 3, False)) as one:
+    with RayPublisher(
+        params(), f"{name}-alone", "here", "127.0.0.1", lambda offer: (offer.number or 7, 3, False)
+    ) as one:
         assert one.version == 3
     assert "begins above version 3: a node that does not answer may have more" in caplog.text
 
