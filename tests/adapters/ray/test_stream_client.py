@@ -20,6 +20,7 @@ need("cryptography")
 from echo_shm import ConnectionClosedError, SegmentError, Server, TcpTransport  # noqa: E402
 from echo_shm.adapters.ray import learners as module  # noqa: E402
 from echo_shm.adapters.ray import stream_client  # noqa: E402
+from echo_shm.adapters.ray.example import Example  # noqa: E402
 from echo_shm.adapters.ray.keys import Keys  # noqa: E402
 from echo_shm.adapters.ray.learners import Learner, Learners  # noqa: E402
 from echo_shm.adapters.ray.stream_client import StreamClient, Way  # noqa: E402
@@ -64,7 +65,7 @@ def client(learners, keys, name):
     with contextlib.ExitStack() as stack:
 
         def make(node="here", grace=5.0, worker="w"):
-            way = Way(name, EXAMPLE, keys.public(), grace, learners.place, learners.better, learners.end)
+            way = Way(name, Example(EXAMPLE), keys.public(), grace, learners.place, learners.better, learners.end)
             return stack.enter_context(StreamClient(way, node, worker))
 
         yield make
