@@ -86,12 +86,13 @@ class RayWorkers:
     def check(self) -> None:
         """Raises what a worker raised, or WorkerError if its process or its node died."""
         self._say_waiting()
-        numbers = {one: i for i, one in self._running.items()}
+        numbers = {one: i for i, one in list(self._running.items())}
         if not numbers:
             return
         ended, _ = ray.wait(list(numbers), num_returns=len(numbers), timeout=0)
         for one in ended:
-            del self._running[numbers[one]]
+            if self._running.pop(numbers[one], None) is None:  # another thread has seen it
+                continue
             try:
                 ray.get(one)
             except ray.exceptions.RayTaskError as error:
@@ -137,10 +138,10 @@ class RayWorkers:
         """
         check_timeout(timeout)
         end = None if timeout is None else time.monotonic() + timeout
-        while self._running:
+        while running := list(self._running.values()):
             left = None if end is None else max(0.0, end - time.monotonic())
-            if not ray.wait(list(self._running.values()), timeout=left)[0]:
-                raise TimeoutError(f"{len(self._running)} workers had not ended in {timeout} s")
+            if not ray.wait(running, timeout=left)[0]:
+                raise TimeoutError(f"{len(running)} workers had not ended in {timeout} s")
             self.check()
 
     def stop(self) -> None:

@@ -149,12 +149,12 @@ def kill(directory):
 class Relaying:
     """The relay of a node in an actor of that node, as a shard has it."""
 
-    def __init__(self, name, directory):
-        self.relay, self.directory = Relay(name, nodes.here()), directory
+    def __init__(self, name, number, directory):
+        self.relay, self.number, self.directory = Relay(f"{name}-{number}", nodes.here()), number, directory
 
     def report(self):
         """Tells the directory, and follows whom that names."""
-        self.relay.follow(ask(self.directory, "report", self.relay.offer, self.relay.version))
+        self.relay.follow(ask(self.directory, "report", self.number, self.relay.offer, self.relay.version))
         return self.relay.version
 
     def stop(self):
@@ -167,7 +167,7 @@ def test_weights(two, name):
     """Each node's relay has what a learner publishes, also after the directory has forgotten it."""
     directory = ray.remote(Directory).options(max_restarts=-1, num_cpus=0).remote()
     relays = [
-        ray.remote(Relaying).options(**nodes.on(node.id)).remote(f"{name}-{i}", directory) for i, node in enumerate(two)
+        ray.remote(Relaying).options(**nodes.on(node.id)).remote(name, i, directory) for i, node in enumerate(two)
     ]
     host = nodes.alive()[nodes.here()]
     with RayPublisher({"w": EXAMPLE}, name, nodes.here(), host, announcing(directory)) as publisher:
@@ -175,7 +175,7 @@ def test_weights(two, name):
             assert publisher.publish({"w": np.int64(n)}) == n
             until(lambda n=n: ray.get([one.report.remote() for one in relays]) == [n, n], seconds=200)
             kill(directory)
-        until(lambda: ask(directory, "report", None, 0), seconds=200)  # it has heard of the publisher again
+        until(lambda: ask(directory, "report", 0, None, 0), seconds=200)  # it has heard of the publisher again
         with pytest.raises(SpecMismatchError, match=r"published before: got .*float64"):
             RayPublisher({"w": np.zeros(1)}, f"{name}-other", nodes.here(), host, announcing(directory))
     for i in range(2):
