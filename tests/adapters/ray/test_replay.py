@@ -224,7 +224,14 @@ def test_priorities_and_deletions(nodes):
         assert set(map(tuple, batch.data["k"][:, None])) <= {(k,) for k in range(20)}
         every = np.array(list(keys.values()))
         replay.update(every, (every == chosen[0]) * 7.5)
-        until(lambda: set(next(batches).key.tolist()) == {chosen[0].item()})
+        gone = chosen[0].item()
+
+        def is_heard_of():
+            """By both shards, and in what they report."""
+            batch = next(batches)
+            return set(batch.key.tolist()) == {gone} and (batch.weight == 1.0).all()
+
+        until(is_heard_of)
         batch = next(batches)
         assert (batch.priority == 7.5).all()
         assert (batch.probability == 1.0).all()
@@ -233,7 +240,6 @@ def test_priorities_and_deletions(nodes):
         del batch  # it is all of one shard, and so in that one's ring, which has few places
         replay.delete(chosen)
         until(lambda: set(next(batches).table_size.tolist()) == {39})
-        gone = chosen[0].item()
         # What was drawn before may come still: 32 batches of a shard at most.
         until(lambda: not any(gone in next(batches).key.tolist() for _ in range(40)))
         batches.close()
