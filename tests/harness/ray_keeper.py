@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any
@@ -128,6 +129,8 @@ class _Keeper:
                 sockets = {f"{one}_socket_name": f"{self._folder}/{one}{which}" for one in ("raylet", "plasma_store")}
                 folder = {"temp_dir": self._folder}
                 _node(host, apart, say, wait, {"gcs_address": self._gcs, **folder, **sockets, **options})
+            except BaseException:
+                traceback.print_exc()
             finally:
                 os._exit(1)
         self._nodes.append(pid)
