@@ -2,6 +2,7 @@
 
 import glob
 import itertools
+import os
 from collections.abc import Sequence
 
 from echo_shm.adapters.ray import budgets, nodes
@@ -33,6 +34,15 @@ def chosen_nodes(shards: object) -> list[tuple[str, str]]:
     if unknown:
         raise ValueError(f"shards: {unknown[0]!r} is no node that lives: use ids of {', '.join(there)}")
     return [(node, there[node]) for node in shards]
+
+
+def folder(what: str, given: str | os.PathLike[str] | None) -> str | None:
+    """The whole path of a directory that somebody has given."""
+    if given is None:
+        return None
+    if not os.fspath(given):
+        raise ValueError(f"{what}={given!r}: use the path of a directory that all nodes see")
+    return os.path.abspath(given)
 
 
 def table(given: Table, shards: int) -> None:

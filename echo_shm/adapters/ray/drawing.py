@@ -16,7 +16,10 @@ from echo_shm.adapters.ray.merging import ORDERED, Merger
 from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shares import Mass, mass_of
 from echo_shm.adapters.ray.sources import PREFETCH, Clients, ShardSource, ShardStock, prefetch_of
-from echo_shm.replay import Prioritized, Softmax
+from echo_shm.replay import Prioritized, Softmax, Table
+from echo_shm.replay.batch_rings import batch_spec
+from echo_shm.replay.layout import lay_out
+from echo_shm.spec import Spec, Tree
 
 #: A table that nothing is drawn of any more.
 _NOTHING = Mass(0, -math.inf, math.inf)
@@ -103,6 +106,11 @@ class ShardsOfTable:
             return last
 
         return where
+
+
+def item_bytes(table: Table, example: Tree) -> int:
+    """Bytes of an item of a batch of that table, of such steps."""
+    return batch_spec(lay_out(table.item, Spec.from_example(example)).data, table.item).sample_bytes
 
 
 def mixed_of(shards: ShardsOfTable, n: int, sampler: object, least: int, left: deque[Left] | None) -> "Mixed":

@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from echo_shm.adapters.ray import budgets, changes, checks, guard, nodes
 from echo_shm.adapters.ray.directory import ABSENT, Look, Loss, Place, Roster, Watch
-from echo_shm.adapters.ray.drawing import ShardsOfTable, batches, mixed_of
+from echo_shm.adapters.ray.drawing import ShardsOfTable, batches, item_bytes, mixed_of
 from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.filling import Left, RayBatch
 from echo_shm.adapters.ray.keeper import Keeper
@@ -28,8 +28,6 @@ from echo_shm.adapters.ray.workers import RayWorkers
 from echo_shm.adapters.ray.writers import RayWriter
 from echo_shm.errors import ConnectionClosedError, EchoShmError
 from echo_shm.replay import Table, TableInfo
-from echo_shm.replay.batch_rings import batch_spec
-from echo_shm.replay.layout import lay_out
 from echo_shm.replay.table import check_tables
 from echo_shm.replay.validation import above_zero, integer
 from echo_shm.spec import Spec, Tree
@@ -98,7 +96,7 @@ class RayReplay:
         max_items = None if max_items is None else integer("max_items", max_items, 1)
         tables = [Table("default")] if tables is None else list(tables)
         check_tables(tables)
-        folders = [_folder("store", None if store == "shm" else store), _folder("checkpoints", checkpoints)]
+        folders = [checks.folder("store", None if store == "shm" else store), checks.folder("checkpoints", checkpoints)]
         spec, chosen = Spec.from_example(example), checks.with_those_before(checks.chosen_nodes(shards), folders)
         for table in tables:
             checks.table(table, len(chosen))
@@ -282,18 +280,13 @@ class RayReplay:
             self._clients,
             name,
             n,
-            item_bytes=self._item_bytes(name),
+            item_bytes=item_bytes(self._tables[name], self._setup.example),
             prefetch=None if prefetch is None else integer("prefetch", prefetch, 1),
             is_limited=is_limited,
         )
         left = self._left.setdefault(name, deque()) if is_limited else None
         mixed = mixed_of(shards, n, sampler, least, left)
         return batches(mixed, timeout, self._check_workers, watch)
-
-    def _item_bytes(self, table: str) -> int:
-        """Bytes of an item of a batch."""
-        item = self._tables[table].item
-        return batch_spec(lay_out(item, Spec.from_example(self._setup.example)).data, item).sample_bytes
 
     def _check_workers(self) -> None:
         """Raises what a worker of this process has raised."""
@@ -411,12 +404,3 @@ def _close(keeper: Keeper | None, clients: Clients, groups: list[RayWorkers], wa
         for watch in watches:
             ending.callback(watch.close)
         ending.callback(clients.close)
-
-
-def _folder(what: str, given: str | os.PathLike[str] | None) -> str | None:
-    """The whole path of a directory that somebody has given."""
-    if given is None:
-        return None
-    if not os.fspath(given):
-        raise ValueError(f"{what}={given!r}: use the path of a directory that all nodes see")
-    return os.path.abspath(given)
