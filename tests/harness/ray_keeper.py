@@ -32,6 +32,12 @@ _PR_SET_CHILD_SUBREAPER = 36
 #: What a node's end of its link is called there.
 WIRE = "wire"
 
+#: Of each log of a node that did not start.
+_LINES = 30
+
+#: Of a node with Ray's agent, as ``nice`` counts.
+_PRIORITY = -10
+
 
 def below(pid: int) -> list[psutil.Process]:
     """The processes that a process has started, and those that they have, without those that have ended."""
@@ -131,6 +137,7 @@ class _Keeper:
                 _node(host, apart, say, wait, {"gcs_address": self._gcs, **folder, **sockets, **options})
             except BaseException:
                 traceback.print_exc()
+                _print_logs(self._folder)
             finally:
                 os._exit(1)
         self._nodes.append(pid)
@@ -180,7 +187,9 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
     from ray._private.parameter import RayParams
     from ray._private.services import wait_for_node
 
-    if not options.pop("agent", False):  # as where ray[default] is not installed: it takes seconds to start
+    if options.pop("agent", False):
+        _hurry()  # it takes seconds to start, and the raylet ends if it is not there within 15
+    else:  # as where ray[default] is not installed
         ray._private.utils.get_dashboard_dependency_error = lambda: ImportError("not asked for")
 
     given = {
@@ -191,6 +200,7 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
         "max_worker_port": 0,
         "node_manager_port": 0,
         "no_monitor": True,
+        "dashboard_agent_listen_port": 0,  # one for all clusters of the machine otherwise
     }
     params = RayParams(node_ip_address=host, **(given | options))
     node = RayNode(params, head=options["gcs_address"] is None, shutdown_at_exit=False, spawn_reaper=True)
@@ -201,6 +211,21 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
     with contextlib.suppress(ChildProcessError):  # none is left
         while True:
             os.wait()
+
+
+def _hurry() -> None:
+    """Runs this process and those that it starts before others, where it may."""
+    with contextlib.suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
+        Path("/proc/self/autogroup").write_text(str(_PRIORITY))  # of the session: the kernel weighs sessions first
+
+
+def _print_logs(folder: str) -> None:
+    """Prints how the logs of a node end that did not start: Ray's error says only that the raylet is not there."""
+    for log in sorted(Path(folder, "session_latest", "logs").glob("*")):
+        if log.name.startswith(("gcs_server", "raylet", "dashboard_agent", "runtime_env_agent")):
+            lines = log.read_text(errors="replace").splitlines()[-_LINES:]
+            print(f"--- {log.name} ends with", *lines, sep="\n", file=sys.stderr, flush=True)
 
 
 def _become_subreaper() -> None:
