@@ -251,7 +251,7 @@ class BatchReader:
                     f"remote clients: {snap.active_remotes}"
                 )
             )
-        self._held.check(reader)
+        self._held.check(reader, started)
         return self._attachment.slice_ns_within(left)
 
     def _drain(self, reader: Reader, until: Finishing, drop_last: bool) -> Sample | None:

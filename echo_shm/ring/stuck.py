@@ -100,18 +100,26 @@ class HeldWatch:
             "use more num_buffers, or prefetch of a replay"
         )
 
-    def check(self, reader: Reader) -> None:
-        """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch."""
+    def check(self, reader: Reader, started: float) -> None:
+        """Raises BatchesHeldError after a while. It warns instead if another thread may drop the batch.
+
+        Args:
+            reader: What the learner takes batches with.
+            started: When the call began that waits (:func:`time.monotonic`). Within a call the learner does not pause,
+                however long a look takes.
+
+        """
         held = self.stuck(reader)
         if held == 0:
             self._waits_for = -1
             return
         now = time.monotonic()
-        if self._waits_for != self._number or now - self._looked > _HELD_GRACE:
+        paused = self._looked < started and now - self._looked > _HELD_GRACE
+        if self._waits_for != self._number or paused:
             self._waits_for, self._since, self._warned = self._number, now, False
-        self._looked = now
         if self._collected < self._since and now - self._since >= _COLLECT_AFTER:
             self._collect()
+        self._looked = time.monotonic()  # a large heap is collected for longer than a pause may be
         if self._warned or now - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):

@@ -2,6 +2,7 @@
 
 import ctypes
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -230,7 +231,9 @@ assert not children, children
         *map(str, certificate),
         str(with_tls),
     )
-    assert done.stderr == ""
+    # Ctrl-C in a finalizer that the garbage collector runs: Python says so, and goes on.
+    ignored = r"Exception ignored in: <finalize object .*?\nKeyboardInterrupt: *\n"
+    assert re.sub(ignored, "", done.stderr, flags=re.DOTALL) == ""
 
 
 def test_shutdown_while_another_thread_starts():

@@ -81,6 +81,7 @@ def weights(name):
             os.unlink(f"/dev/shm/{file}")
 
 
+@pytest.mark.watchdog(180)  # starts 33 interpreters, while three processes are as fast as they can
 def test_whoever_is_killed(weights, act):
     """Publishers and readers are killed at any moment. Nobody reads a torn version, and each publisher goes on."""
     chance = random.Random(1)

@@ -153,7 +153,7 @@ def test_a_learner_that_only_looks_is_told_too(monkeypatch):
         def looks(seconds):
             nonlocal clock
             for _ in range(round(seconds / 0.1)):
-                server._reader._held.check(server._reader._reader)
+                server._reader._held.check(server._reader._reader, clock)
                 clock += 0.1
 
         looks(0.7)
@@ -167,6 +167,36 @@ def test_a_learner_that_only_looks_is_told_too(monkeypatch):
         kept = [server.sample(1).batch["obs"] for _ in range(3)]
         looks(0.7)
         assert len(kept) == 3
+
+
+@pytest.mark.parametrize("each_call", [False, True])
+def test_a_learner_is_told_however_long_a_look_takes(monkeypatch, each_call):
+    """On a loaded machine a slice of the wait may take seconds, and the collection of cycles as well."""
+    alone(monkeypatch)
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        clock, collections = 100.0, 0
+
+        def collect():
+            nonlocal clock, collections
+            clock += 2.0
+            collections += 1
+
+        monkeypatch.setattr("echo_shm.ring.stuck.time", SimpleNamespace(monotonic=lambda: clock))
+        monkeypatch.setattr("echo_shm.ring.stuck.gc", SimpleNamespace(collect=collect))
+        started = clock
+
+        def looks():
+            nonlocal clock
+            for _ in range(5):
+                server._reader._held.check(server._reader._reader, clock if each_call else started)
+                clock += 0.3 if each_call else 1.0
+
+        with pytest.raises(BatchesHeldError, match="still refers to 3 of 3 batches"):
+            looks()
+        assert len(kept) == 3
+        assert collections == 1
 
 
 def test_a_batch_that_comes_late_does_not_stop_producers(background):
