@@ -16,6 +16,7 @@ static es_group_lease describe(es_ring *r, uint64_t j, uint64_t now)
 int64_t es_group_take(es_ring *r, uint32_t flags, uint32_t most, es_group_lease *leases, bool *sweep_due)
 {
     uint64_t numbers[ES_GROUP_MOST];
+    *sweep_due = false;
     int64_t rc = most == 0 || most > ES_GROUP_MOST ? -EINVAL : es_call_enter(r);
     if (rc != ES_OK)
         return rc;

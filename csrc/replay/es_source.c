@@ -59,16 +59,12 @@ void es_source_used(es_source *s)
     s->num_used++;
 }
 
-/* Passes over samples that were used before their replay was killed, and over batches that are sealed throughout.
- * Whether one is left. */
+/* Passes over samples that were used before their replay was killed. Whether one is left. */
 static bool has_next(es_source *s)
 {
-    for (; s->num_used < s->num_taken; s->num_used++) {
-        const es_group_lease *next = &s->taken[s->num_used];
-        if (next->length != 0 && s->rounds[next->batch] != next->round + 1)
-            return true;
-    }
-    return false;
+    while (s->num_used < s->num_taken && s->rounds[s->taken[s->num_used].batch] == s->taken[s->num_used].round + 1)
+        s->num_used++;
+    return s->num_used < s->num_taken;
 }
 
 /* Takes samples, once all that were taken are used. ES_OK, or what es_group_take() returns. */

@@ -35,7 +35,7 @@ void es_source_close(es_source *s);
 
 /* The leaves of the sample that is to be used next, or NULL; then *code says why: ES_EMPTY, ES_ENDED, or an error. */
 const void *const *es_source_next(es_source *s, int *code);
-/* The word of the store that notes the use of that sample, and its new value. */
+/* The word of the store that notes the use of that sample, and its new value. Before es_source_used(). */
 static inline uint64_t *es_source_word(const es_source *s)
 {
     return &s->rounds[s->taken[s->num_used].batch];

@@ -183,11 +183,11 @@ uint64_t es_consumer_look_on(es_ring *r, uint32_t flags, uint64_t most, uint64_t
     uint64_t n = 0;
     int64_t rc = 0;
     pthread_mutex_lock(&r->look_lock);
-    while (n < most && (rc = look_locked(r, flags, LEASE)) >= 0)
+    while (n < most && (rc = look_locked(r, flags, LEASE)) >= 0) {
+        es_stats_count_take(&r->map, (uint64_t)rc); /* each at once: a reaper takes back one for each lease */
         batches[n++] = (uint64_t)rc;
+    }
     pthread_mutex_unlock(&r->look_lock);
-    for (uint64_t i = 0; i < n; i++)
-        es_stats_count_take(&r->map, batches[i]);
     return n;
 }
 

@@ -61,7 +61,7 @@ class Feed:
         self._name = name
         self._describe = describe
         self.waits: str | None = None
-        self.held_back = self.unsynced = self.ended = False
+        self.held_back = self.unsynced = self.ended = self._is_settled = False
         self.stuck: str | None = None
         self.handle = sources.handle
         self._codes: tuple[int, ...] = ()  # why each ring of batches got no more
@@ -89,7 +89,10 @@ class Feed:
         done, steps, updates, table, sweep_due, _, parked, (asked, n, num_batches, world_size), self._codes = got
         self.unsynced = steps == lib.ES_UNSYNCED
         # The core says so of a closed ring once nothing is claimed, committed, or taken and not stored.
-        self.ended = steps == updates == lib.ES_ENDED and parked == 0
+        is_over = steps == updates == lib.ES_ENDED and parked == 0
+        # What a killed replay had taken is brought again, once it has been reaped, by this process or by another one.
+        self.ended = is_over and (self.ended or self._is_settled)
+        self._is_settled = is_over and (self.ended or self._sources.is_settled())
         self.held_back = parked > 0 or lib.ES_SHORT in self._codes
         if n:
             self._batches.make(asked, n, num_batches, world_size)

@@ -1,6 +1,7 @@
 """The two rings that bring steps and updates to a replay, as its own process holds them."""
 
 import contextlib
+import time
 from typing import TYPE_CHECKING
 
 from echo_shm._core import ffi, lib
@@ -25,6 +26,9 @@ _MOST_SLOTS, _LEAST_SLOTS = 1024, 16
 
 #: The inbox's memory, unless it has the least number of slots (bytes).
 _INBOX_BYTES = 64 << 20
+
+#: How long another process may take to reap what is dead, and how often it is looked at (seconds).
+_REAPING, _NAP = 5.0, 0.001
 
 #: Blocks of updates that the other ring holds.
 UPDATE_SLOTS = 64
@@ -103,7 +107,10 @@ class Sources:
 
     def connect(self, core: Core) -> None:
         """Has the replay use what they bring."""
-        self.sweep()
+        deadline = time.monotonic() + _REAPING
+        # What a killed replay had taken comes first, not behind later steps.
+        while not self.is_settled() and time.monotonic() < deadline:
+            time.sleep(_NAP)
         for updates, (segment, attachment) in enumerate(zip(self._segments, self._attachments, strict=True)):
             ring, base = (int(ffi.cast("uintptr_t", pointer)) for pointer in (attachment.ring, segment.base))
             code = core.connect(bool(updates), ring, base, segment.uuid)
@@ -119,6 +126,10 @@ class Sources:
         """Reaps dead writers and clients."""
         for attachment in self._attachments:
             attachment.reaper.sweep()
+
+    def is_settled(self) -> bool:
+        """Whether nobody is dead: neither was before, nor is being reaped by another process. It reaps the dead."""
+        return all(one.reaper.reap_and_check() == (0, True) for one in self._attachments)
 
     def senders(self) -> int:
         """How many writers and clients are attached."""

@@ -82,9 +82,10 @@ class HeldWatch:
         return held if reader.leased(self._number % geometry.num_buffers) != 0 else 0
 
     def stuck_for_good(self, reader: Reader) -> int:
-        """As :meth:`stuck`, when no batch is in a reference cycle any more."""
+        """As :meth:`stuck`, when no batch is in a reference cycle any more. A call ends with it."""
         if self.stuck(reader) and time.monotonic() - self._collected > _COLLECT_AFTER:
             self._collect()
+        self._looked = time.monotonic()  # whatever this call took was no pause
         return self.stuck(reader)
 
     def _collect(self) -> None:
@@ -119,8 +120,9 @@ class HeldWatch:
             self._waits_for, self._since, self._warned = self._number, now, False
         if self._collected < self._since and now - self._since >= _COLLECT_AFTER:
             self._collect()
+            held = self.stuck(reader)
         self._looked = time.monotonic()  # a large heap is collected for longer than a pause may be
-        if self._warned or now - self._since < _HELD_GRACE:
+        if held == 0 or self._warned or now - self._since < _HELD_GRACE:
             return
         if only_thread() and not any(name in sys.modules for name in _ASYNCHRONOUS):
             raise BatchesHeldError(self.text(held))

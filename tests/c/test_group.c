@@ -1,5 +1,6 @@
 /* Several batches are taken and released in one call. */
 #include "api/es_group.h"
+#include "base/es_clock.h"
 #include "es_fixture.h"
 #include "es_test.h"
 
@@ -77,7 +78,7 @@ TEST(says_what_is_stale)
     fix_free(f);
 }
 
-/* On a closed ring a batch may be sealed throughout, or in part: its length says so. */
+/* On a closed ring a batch may be sealed in part: its length says so. */
 TEST(lengths_leave_out_what_is_sealed)
 {
     es_fix *f = fix_new(2, 4, 0);
@@ -96,13 +97,53 @@ TEST(lengths_leave_out_what_is_sealed)
 
 TEST(refuses_impossible_counts)
 {
+    es_fix *f = fix_new(1, 40, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    es_group_lease leases[ES_GROUP_MOST];
+    bool due = true;
+    send_some(p, 40);
+    CHECK_EQ(es_group_take(l, 0, 0, leases, &due), -EINVAL);
+    CHECK(!due);
+    CHECK_EQ(es_group_take(l, 0, ES_GROUP_MOST + 1, leases, &due), -EINVAL);
+    CHECK_EQ(es_group_take(l, 0, ES_GROUP_MOST, leases, &due), ES_GROUP_MOST);
+    CHECK_EQ(leases[ES_GROUP_MOST - 1].batch, ES_GROUP_MOST - 1);
+    fix_free(f);
+}
+
+/* It says when nobody has looked for the dead for a while, also where nothing is there, and notes when it took what. */
+TEST(says_that_a_sweep_is_due)
+{
+    es_fix *f = fix_new(1, 4, 0);
+    es_ring *p = fix_producer(f), *l = fix_learner(f);
+    es_group_lease leases[ES_GROUP_MOST];
+    bool due = true;
+    CHECK_EQ(fix_sweep(l), 0);
+    l->map.reap_interval_ns = UINT64_MAX;
+    CHECK_EQ(es_group_take(l, 0, 1, leases, &due), ES_EMPTY);
+    CHECK(!due);
+    l->map.reap_interval_ns = 0;
+    CHECK_EQ(es_group_take(l, 0, 1, leases, &due), ES_EMPTY);
+    CHECK(due);
+    send_some(p, 2);
+    uint64_t before = es_clock_ns();
+    CHECK_EQ(es_group_take(l, 0, 2, leases, &due), 2);
+    for (int i = 0; i < 2; i++)
+        CHECK(l->map.batches[i].leased_ns >= before);
+    fix_free(f);
+}
+
+/* A learner that is gone gets nothing; what it has it may still release. */
+TEST(serves_nobody_who_is_gone)
+{
     es_fix *f = fix_new(1, 4, 0);
     es_ring *p = fix_producer(f), *l = fix_learner(f);
     es_group_lease leases[ES_GROUP_MOST];
     bool due;
-    send_some(p, 1);
-    CHECK_EQ(es_group_take(l, 0, 0, leases, &due), -EINVAL);
-    CHECK_EQ(es_group_take(l, 0, ES_GROUP_MOST + 1, leases, &due), -EINVAL);
-    CHECK_EQ(es_group_take(l, 0, 1, leases, &due), 1);
+    send_some(p, 2);
+    REQUIRE_EQ(es_group_take(l, 0, 1, leases, &due), 1);
+    es_api_stop(l);
+    CHECK_EQ(es_group_take(l, 0, 1, leases, &due), ES_EDETACHED);
+    CHECK_EQ(es_group_release(l, leases, 1), ES_OK);
+    CHECK_EQ(l->held[0], 0);
     fix_free(f);
 }

@@ -215,7 +215,7 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
 
 def _hurry() -> None:
     """Runs this process and those that it starts before others, where it may."""
-    with contextlib.suppress(PermissionError):
+    with contextlib.suppress(OSError):  # not root, or a kernel that does not group sessions
         os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
         Path("/proc/self/autogroup").write_text(str(_PRIORITY))  # of the session: the kernel weighs sessions first
 

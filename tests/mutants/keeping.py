@@ -310,7 +310,7 @@ KEEPING = (
         "source-twice",
         "has_next",
         "a sample that was used before its replay was killed is used again",
-        (" && s->rounds[next->batch] != next->round + 1)", ")"),
+        (" && s->rounds[s->taken[s->num_used].batch] == s->taken[s->num_used].round + 1)", " && false)"),
     ),
     _source(
         "source-at-once",

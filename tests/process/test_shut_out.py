@@ -6,8 +6,11 @@ import multiprocessing
 import numpy as np
 
 from echo_shm import Table
+from echo_shm._core import ffi, lib
 from echo_shm.errors import ConnectionClosedError
-from echo_shm.replay import Replay, ReplayClient
+from echo_shm.replay import Replay, ReplayClient, SampleToInsertRatio
+from echo_shm.ring.attachment import Attachment
+from echo_shm.ring.segment import Segment
 
 
 def write(name, say):
@@ -40,3 +43,43 @@ def test_all_that_was_sent_is_stored():
             writer.join()
         assert (stored, replay.num_steps) == (sent, sent)
         assert replay._rings.are_shut
+
+
+def keep_taken(conn, name):
+    """A replay that has taken more steps than its limiter lets in."""
+    limiter = SampleToInsertRatio(1.0, 1, error_buffer=(0, 2))
+    with Replay({"k": np.int64(0)}, 20, [Table("t", rate_limiter=limiter)], store="shm", name=name) as replay:
+        conn.send(replay.handle)
+        while True:
+            replay._rings.look()
+            conn.send(replay.num_steps)
+            conn.recv()
+
+
+def test_what_a_killed_replay_had_taken_is_waited_for(name, act, background, monkeypatch):
+    """Another process has begun to reap it, and is stopped: until it goes on, nobody else gets those steps."""
+    monkeypatch.setattr("echo_shm.replay.sources._REAPING", 0.1)
+    killed = act(keep_taken, name)
+    with ReplayClient(killed.hear()).writer() as writer:
+        for k in range(18):
+            writer.add({"k": np.int64(k)})
+        while killed.hear() == 0:
+            killed.say()
+        killed.say()
+        stored = killed.hear()
+        assert stored < 18
+        killed.kill()
+        reaper = Attachment(Segment.attach(f"{name}.inbox"), lib.ES_ROLE_PRODUCER)
+        dead = ffi.new("es_identity *")
+        assert lib.es_sweep_next_dead(reaper.ring, 0, dead) >= 0
+        with Replay.attach(name) as replay:
+            replay._rings.open()
+            replay.set_limits("t", -1e9, 1e9)
+            closing = background(replay._rings.shut_out)
+            closing.thread.join(2.0)  # writers have a second to end what they have begun
+            assert closing.runs
+            assert replay.num_steps < 18
+            lib.es_sweep_settle(reaper.ring, dead, 1)
+            closing.result()
+            assert replay.num_steps == 18
+        reaper.detach()

@@ -232,8 +232,14 @@ FEED_EVERYWHERE(drawn_by_the_dead_in_turns, .tables = {ONCE("a", ES_PRIORITIZED,
 
 /* --- letting go ------------------------------------------------------------------------- */
 
-/* A step waits for room among parked ones: it was taken, and is given back. */
-FEED_EVERYWHERE(rings_are_left, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 6,
-                .slots = 4, .before = add_two, .send = send_four, .prepare = turn, .act = feed_leave, .leaves = true,
+static void send_six(es_feed *f)
+{
+    for (int i = 0; i < 6; i++)
+        feed_step(f, 0, (const double[]){1 + i});
+}
+
+/* Steps wait for room among parked ones: they were taken, and are given back. */
+FEED_EVERYWHERE(rings_are_left, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 6, .before = add_two, .send = send_six, .prepare = turn, .act = feed_leave, .leaves = true,
                 .everywhere = true,
                 .through = "es_replay_disconnect es_inbox_close es_source_close es_api_give_back es_api_detach");

@@ -199,6 +199,48 @@ def test_a_learner_is_told_however_long_a_look_takes(monkeypatch, each_call):
         assert collections == 1
 
 
+def test_a_learner_is_not_told_of_what_the_collection_has_freed(monkeypatch):
+    """The batch was in a reference cycle, and looks are so slow that the grace is over by then."""
+    alone(monkeypatch)
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        clock = 100.0
+        monkeypatch.setattr("echo_shm.ring.stuck.time", SimpleNamespace(monotonic=lambda: clock))
+        monkeypatch.setattr("echo_shm.ring.stuck.gc", SimpleNamespace(collect=kept.clear))
+        for _ in range(3):
+            server._reader._held.check(server._reader._reader, 100.0)
+            clock += 1.0
+        assert not kept
+
+
+def test_a_learner_that_only_looks_is_told_however_large_its_heap_is(monkeypatch):
+    """Each of its calls ends with a TimeoutError, for which cycles are collected, too."""
+    alone(monkeypatch)
+    with Server(EXAMPLE, 1, num_buffers=3) as server:
+        fill(server, 0, 3)
+        kept = [server.sample(1).batch["obs"] for _ in range(3)]
+        clock = 100.0
+
+        def collect():
+            nonlocal clock
+            clock += 2.0
+
+        monkeypatch.setattr("echo_shm.ring.stuck.time", SimpleNamespace(monotonic=lambda: clock))
+        monkeypatch.setattr("echo_shm.ring.stuck.gc", SimpleNamespace(collect=collect))
+
+        def looks():
+            nonlocal clock
+            for _ in range(300):
+                server._reader._held.check(server._reader._reader, clock)
+                clock += 0.005
+                assert server._reader._held.stuck_for_good(server._reader._reader) == 3
+
+        with pytest.raises(BatchesHeldError, match="still refers to 3 of 3 batches"):
+            looks()
+        assert len(kept) == 3
+
+
 def test_a_batch_that_comes_late_does_not_stop_producers(background):
     """With order="ready" an early batch may come after later ones. The loop refers to it while producers need it."""
     with (
