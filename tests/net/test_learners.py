@@ -221,29 +221,35 @@ def test_flow_control(replay):
 
 def test_what_is_on_its_way_is_sent(background):
     """The bridge does not sleep while a learner has room, though it sends little at a time and all of that is sent."""
-    large, seen = {"obs": np.zeros(1 << 18, np.uint8)}, 0
-    with Replay(large, 40, [queue()], thread=True) as replay, socket.create_server((HOST, 0)) as listener:
-        bridge = Bridge(Segment.attach(replay.handle.inbox.name), [listener], Settings(None, 2, 8), None)
-        for _ in range(40):
-            replay.add(large)
+    large = {"obs": np.zeros(1 << 18, np.uint8)}
 
-        def learn():
-            with ReplayClient(f"tcp://{HOST}:{listener.getsockname()[1]}") as learner:
-                stock = until(lambda: learner._stock("q", 40, 0.1))
-                until(lambda: stock.count(40) == 40)
-                stock.close()
+    def moments():
+        """In how many moments of one transfer all was sent, but not all items."""
+        seen = 0
+        with Replay(large, 40, [queue()], thread=True) as replay, socket.create_server((HOST, 0)) as listener:
+            bridge = Bridge(Segment.attach(replay.handle.inbox.name), [listener], Settings(None, 2, 8), None)
+            for _ in range(40):
+                replay.add(large)
 
-        learning = background(learn)
-        while learning.thread.is_alive():
-            bridge.run_once(0.001)
-            for source in bridge._replay.learners._sources.values():
-                for one in source.learners:
-                    if replay.info().sampled == 40 and 0 < one.sent < 40 and one.connection.batch_bytes == 0:
-                        seen += 1
-                        assert bridge._replay.nap == 0
-        learning.result()
-        bridge.close()
-    assert seen
+            def learn():
+                with ReplayClient(f"tcp://{HOST}:{listener.getsockname()[1]}") as learner:
+                    stock = until(lambda: learner._stock("q", 40, 0.1))
+                    until(lambda: stock.count(40) == 40)
+                    stock.close()
+
+            learning = background(learn)
+            while learning.thread.is_alive():
+                bridge.run_once(0.001)
+                for source in bridge._replay.learners._sources.values():
+                    for one in source.learners:
+                        if replay.info().sampled == 40 and 0 < one.sent < 40 and one.connection.batch_bytes == 0:
+                            seen += 1
+                            assert bridge._replay.nap == 0
+            learning.result()
+            bridge.close()
+        return seen
+
+    until(moments)  # a transfer may have none
 
 
 def test_learners_share_a_queue(replay):
