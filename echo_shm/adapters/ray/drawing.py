@@ -75,6 +75,10 @@ class ShardsOfTable:
             self._clients.keep(look.roster.places)
         return self._masses, self._oldest + time.monotonic() - look.at
 
+    def is_known(self, number: int) -> bool:
+        """Whether it is one of them, also while nothing is heard of it."""
+        return self._look is not None and any(one.number == number for one in self._look.roster.places)
+
     def _mass(self, report: Report) -> Mass:
         return _NOTHING if report.settling and self._is_limited else mass_of(report.tables[self._table])
 

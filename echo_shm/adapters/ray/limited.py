@@ -42,6 +42,9 @@ class Shards(Protocol):
     def masses(self) -> tuple[Mapping[int, Mass], float]:
         """Of those that are there, and how old they are (seconds). The same object as before: nothing is new."""
 
+    def is_known(self, number: int) -> bool:
+        """Whether it is one of them, also while nothing is heard of it."""
+
     def stock(self, number: int) -> Items:
         """Those of one of them."""
 
@@ -123,12 +126,17 @@ class _Limited:
         return stock.is_settling or (time.monotonic() - self._since > PATIENCE and stock.is_full)
 
     def _look(self) -> None:
-        """What the shards say now. Those that are gone, or absent, are not waited for."""
+        """What the shards say now. Those that are gone, or absent, are not waited for.
+
+        The stock of an absent one stays: it knows what is done, and the shard has not heard it. Another stock would get
+        that again.
+        """
         masses, age = self._shards.masses()
         if masses is not self._masses:
             self._masses, self._shares = masses, Shares(masses, self._beta, age)
-            for gone in [number for number in self._stocks if number not in masses]:
-                self._leave(gone)
+            for number, stock in tuple(self._stocks.items()):
+                if number not in masses and (stock.is_settling or not self._shards.is_known(number)):
+                    self._leave(number)
         self._shares.age = age
 
     def _leave(self, number: int) -> None:

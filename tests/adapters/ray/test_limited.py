@@ -116,6 +116,10 @@ class Shards:
         """Those of the last look."""
         return self.found, 0.0
 
+    def is_known(self, number):
+        """Whether it is one of them."""
+        return number in self.shards
+
     def stock(self, number):
         """The items of one."""
         self.stocks[number] = Held(self.shards[number]) if self.make is None else self.make[number]()
@@ -323,6 +327,24 @@ def test_a_shard_that_is_handed_over(sampler):
     kept = [one.number for one in left]
     assert kept.count(0) == 7
     assert again.next() is not None
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), Fifo()])
+def test_a_shard_that_is_absent_for_a_while(sampler):
+    """What is done of it is not forgotten: the shard would deliver that again."""
+    there = [Shard(queue_of(0, range(9), sampler)), Shard(queue_of(1, range(99), sampler))]
+    shards = Shards(there)
+    batches = mixed(shards, 12, sampler)
+    assert 0 in [shard for shard, _ in pairs(batches.next())]
+    known = shards.stocks[0]
+    there[0].is_away, shards.found = True, {1: shards.found[1]}
+    assert {shard for shard, _ in pairs(batches.next())} == {1}
+    assert batches._stocks[0] is known
+    del shards.shards[0]
+    shards.look()
+    batches.next()
+    assert list(batches._stocks) == [1]
+    batches.close()
 
 
 def test_patience(clock, monkeypatch):
