@@ -129,7 +129,8 @@ class Sources:
 
     def is_settled(self) -> bool:
         """Whether nobody is dead: neither was before, nor is being reaped by another process. It reaps the dead."""
-        return all(one.reaper.reap_and_check() == (0, True) for one in self._attachments)
+        answers = [one.reaper.reap_and_check() for one in self._attachments]  # of both rings, whatever the first says
+        return all(answer == (0, True) for answer in answers)
 
     def senders(self) -> int:
         """How many writers and clients are attached."""
