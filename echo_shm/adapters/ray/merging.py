@@ -69,6 +69,13 @@ class Merger:
 
     def next(self) -> RayBatch | None:
         """The next batch; None: not now. What of it is there stays for the next call."""
+        try:
+            return self._next()
+        finally:
+            for one in self._drawn.values():
+                one.let_go()
+
+    def _next(self) -> RayBatch | None:
         self._look()
         if not self._filled and self._shares.size < self._least:
             return None

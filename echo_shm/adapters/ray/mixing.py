@@ -8,6 +8,7 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
+import optree
 
 from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
 from echo_shm.adapters.ray.shares import Mass, Shares
@@ -36,7 +37,7 @@ class Drawn:
     def __init__(self, source: Source) -> None:
         self._source, self._size = source, 0
         self.batch: Batch | None = None
-        self._used = 0
+        self._used, self._is_copied = 0, False
 
     def take(self, k: int, most: int, whole: bool) -> Iterator[tuple[Batch, slice]]:
         """The next items, k at most, in parts of batches; fewer if there are no more now.
@@ -65,7 +66,7 @@ class Drawn:
             if not (self._size == wanted if whole else wanted / 4 < self._size <= 4 * wanted):
                 self._size = wanted
                 self._source.ask(wanted)
-            self.batch, self._used = self._source.next(), 0
+            self.batch, self._used, self._is_copied = self._source.next(), 0, False
         return self.batch is not None
 
     def next_whole(self, n: int) -> Batch | None:
@@ -81,6 +82,18 @@ class Drawn:
             return None
         self.batch = None
         return batch
+
+    def let_go(self) -> None:
+        """Copies what was not taken: the batch has a place in the shard's ring, which other learners wait for.
+
+        They may be in the same thread, or have a batch that this learner waits for.
+        """
+        if self.batch is None or self._is_copied:
+            return
+        rest = slice(self._used, None)
+        is_empty = self._used == len(self.batch.key)
+        self.batch = None if is_empty else optree.tree_map(lambda leaf: leaf[rest].copy(), self.batch)
+        self._used, self._is_copied = 0, True
 
     @property
     def place(self) -> int:
@@ -117,6 +130,13 @@ class Mixer:
 
     def next(self) -> RayBatch | None:
         """The next batch; None: not now. What of it is there stays for the next call."""
+        try:
+            return self._next()
+        finally:
+            for one in self._drawn.values():
+                one.let_go()
+
+    def _next(self) -> RayBatch | None:
         self._look()
         if not self._shares.share or (self._chosen is None and self._shares.size < self._least):
             return None

@@ -5,16 +5,18 @@ from collections import Counter
 import numpy as np
 import pytest
 from harness.packages import need
+from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 need("ray")
 
-from echo_shm import Replay, Table  # noqa: E402
+from echo_shm import Replay, ReplayClient, Table  # noqa: E402
+from echo_shm.adapters.ray.merging import Merger  # noqa: E402
 from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
 from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
 from echo_shm.adapters.ray.sources import prefetch_of  # noqa: E402
-from echo_shm.replay import Prioritized, Softmax, Uniform  # noqa: E402
+from echo_shm.replay import MaxHeap, Prioritized, Softmax, Uniform  # noqa: E402
 
 #: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
 FAR = 3.7
@@ -176,7 +178,7 @@ def test_the_last_shard_that_is_left():
     shards, _ = replays(Uniform(), [[1.0] * 9, [1.0] * 9])
     parts = Parts([Part(one) for one in shards])
     mixed, part = mixer(parts, 16), parts.parts[0]
-    while mixed._drawn.get(0) is None or not mixed._drawn[0].place:
+    while mixed._drawn.get(0) is None or mixed._drawn[0].batch is None:
         mixed.next()
     del parts.parts[1]
     parts.look()
@@ -185,6 +187,45 @@ def test_the_last_shard_that_is_left():
         batch = mixed.next()
         assert part.sizes[-1] == 16
         assert np.shares_memory(batch.data["x"], part.batches_made[-1].data["x"])
+
+
+class Near:
+    """A shard on this node, whose ring has room for few batches."""
+
+    def __init__(self, client):
+        self.client, self.coming = client, None
+
+    def ask(self, n):
+        """Begins anew."""
+        self.coming = self.client._polled(n, "t", 4, 0.001)
+
+    def next(self):
+        """The next batch, if it comes soon."""
+        return next(self.coming)
+
+    def close(self):
+        """Does nothing."""
+
+
+@pytest.mark.parametrize("sampler", [Uniform(), MaxHeap()])
+def test_learners_that_take_turns(sampler):
+    """One thread has two. What the first one has not used of a shard's batch does not keep the other one waiting."""
+    table = Table("t", sampler=sampler)
+    replays = [Replay({"x": np.zeros(2, np.int64)}, 90, [table], thread=True, store="shm") for _ in range(2)]
+    for shard, replay in enumerate(replays):
+        for k in range(90):
+            replay.add({"x": np.array([shard, k])}, float(k))
+    clients = [ReplayClient(replay.handle) for replay in replays]
+    learners = []
+    for seed in range(2):
+        parts = Parts([Part(replay) for replay in replays])
+        parts.parts = dict(enumerate(map(Near, clients)))
+        made = mixer(parts, 64, seed=seed) if isinstance(sampler, Uniform) else Merger(parts, 63, sampler, 1)
+        learners.append(made)
+    for turn in range(30):
+        until(lambda: learners[turn % 10 > 0].next())
+    for one in (*clients, *replays):
+        one.close()
 
 
 def test_how_many_batches_are_drawn_ahead():
