@@ -222,8 +222,8 @@ def test_learners_that_take_turns(sampler):
         parts.parts = dict(enumerate(map(Near, clients)))
         made = mixer(parts, 64, seed=seed) if isinstance(sampler, Uniform) else Merger(parts, 63, sampler, 1)
         learners.append(made)
-    for turn in range(30):
-        until(lambda: learners[turn % 10 > 0].next())
+    for learner in [learners[turn % 10 > 0] for turn in range(30)]:
+        until(learner.next)
     for one in (*clients, *replays):
         one.close()
 
