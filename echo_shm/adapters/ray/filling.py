@@ -57,10 +57,15 @@ class Left(NamedTuple):
     item: Batch
 
 
+def copied(batch: Batch, rows: slice) -> Batch:
+    """A copy of items of a shard's batch."""
+    data = optree.tree_map(lambda leaf: leaf[rows].copy(), batch.data)
+    return Batch._make([data, *(column[rows].copy() for column in batch[1:])])
+
+
 def left_of(number: int, share: float, part: Batch, i: int = 0) -> Left:
-    """A copy of an item of a shard's batch."""
-    data = optree.tree_map(lambda leaf: leaf[i : i + 1].copy(), part.data)
-    return Left(number, share, Batch._make([data, *(column[i : i + 1].copy() for column in part[1:])]))
+    """A copy of an item of a shard's batch, and whose it is."""
+    return Left(number, share, copied(part, slice(i, i + 1)))
 
 
 class Filling:

@@ -8,9 +8,8 @@ from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
-import optree
 
-from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
+from echo_shm.adapters.ray.filling import Filling, RayBatch, copied, of_one
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.adapters.ray.sources import Source
 from echo_shm.replay import Batch
@@ -90,9 +89,8 @@ class Drawn:
         """
         if self.batch is None or self._is_copied:
             return
-        rest = slice(self._used, None)
-        is_empty = self._used == len(self.batch.key)
-        self.batch = None if is_empty else optree.tree_map(lambda leaf: leaf[rest].copy(), self.batch)
+        is_used_up = self._used == len(self.batch.key)
+        self.batch = None if is_used_up else copied(self.batch, slice(self._used, None))
         self._used, self._is_copied = 0, True
 
     @property
