@@ -185,7 +185,7 @@ FLOORS = {
         ["shares", "shards"],
         ["filling"],
         ["mixing", "changes"],
-        ["limits", "merging", "attaching"],
+        ["limits", "merging", "attaching", "silence"],
         ["limited"],
         ["writers", "drawing", "checks"],
         ["workers"],

@@ -29,8 +29,16 @@ class RaySubscriber(Subscription):
     def __init__(self, writer: Moving, example: Tree, timeout: float | None) -> None:
         self._writer, self._example, self._timeout = writer, example, timeout
         self._last, self._closed = 0, False
-        self._of = writer._writer
-        self._now = self._subscribe(self._of, 1)
+        self._now, self._of = self._begun()
+
+    def _begun(self) -> tuple[Subscription, Any]:
+        """The first subscription, and the writer of a shard that it comes by way of."""
+        while True:
+            of = self._writer._writer
+            try:
+                return self._subscribe(of, 1), of
+            except ConnectionClosedError as error:
+                self._writer._move(of, error)
 
     def _subscribe(self, of: Any, version: int) -> Subscription:
         """Those that come by way of that writer of a shard, once there is such a version."""

@@ -11,7 +11,7 @@ import numpy as np
 import optree
 import ray
 
-from echo_shm.adapters.ray import nodes
+from echo_shm.adapters.ray import nodes, silence
 from echo_shm.adapters.ray.attaching import attach
 from echo_shm.adapters.ray.directory import ABSENT, Place
 from echo_shm.adapters.ray.shards import Setup
@@ -53,6 +53,8 @@ class RayWriter:
             self._writer = client.writer()
         finally:
             client.close()
+        if isinstance(self._writer, RemoteWriter):
+            silence.watch(self._setup, self._place, self._writer._client._sender)
 
     # -- going on elsewhere
 

@@ -76,6 +76,7 @@ class Sender:
         self._loss: BaseException | None = None  # why the connection cannot be used any more
         self._receiving: Connection | None = None
         self._since = (0, time.monotonic())  # when the connection was made: what was acknowledged, and the time
+        self.heard_at = time.monotonic()  # when the server said something last; it does so every few seconds
         self._generation = lib.es_api_fork_generation()
         self._feed_from(self._connection)
         self._receive_thread = threading.Thread(target=self._receive, name="echo_shm-client-receiver", daemon=True)
@@ -255,6 +256,11 @@ class Sender:
                 f"TcpClient for {self._options.peer} was closed with {missing} samples not acknowledged: {failure}"
             ) from None
 
+    def give_up(self, why: Exception) -> None:
+        """Ends delivery for good: somebody knows that the server is gone. All calls raise ConnectionClosedError."""
+        self._lose(self._connection, why)
+        self._finish(why)
+
     def abandon(self) -> None:
         """Ends both threads without delivering anything more."""
         self._finish(None)
@@ -391,6 +397,7 @@ class Sender:
             self._feed_from(connection)
             self._connection, self._loss = connection, None
             self._since = (self.acknowledged, time.monotonic())
+            self.heard_at = self._since[1]
             self._changed.notify_all()
 
     def _lose(self, connection: Connection, error: BaseException) -> None:
@@ -419,7 +426,9 @@ class Sender:
         while (connection := self._next_to_receive(connection)) is not None:
             try:
                 while True:
-                    self._acknowledge(connection.next_acknowledged(self.acknowledged), connection.taken)
+                    acknowledged = connection.next_acknowledged(self.acknowledged)
+                    self.heard_at = time.monotonic()
+                    self._acknowledge(acknowledged, connection.taken)
             except ConnectionClosedError as error:  # the server has closed for good
                 self._lose(connection, error)
                 self._finish(error)

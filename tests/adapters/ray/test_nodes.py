@@ -137,6 +137,27 @@ def test_a_node_dies_and_another_one_joins(made, caplog):
         batches.close()
 
 
+def test_a_node_without_power_under_a_free_writer(made, background):
+    """Nothing closes its connections. The writer goes on with another shard, and so does a wait for weights."""
+    shards = [one.id for one in made.nodes[1:]]
+    with RayReplay(EXAMPLE, 3000, shards=shards, mass_age=0.5) as replay, replay.writer() as writer:
+        publisher = replay.publisher({"w": np.zeros(3)})
+        numbered(writer, 0, 100)
+        number = writer.shard
+        subscribing = background(writer.subscriber)
+        subscribing.thread.join(1.0)
+        assert subscribing.runs
+        made.kill(next(one for one in made.nodes if (number, one.id) in nodes_of(replay)))
+        background(numbered, writer, 1, 100).result(45.0)  # TCP would tell of it after 60 s, or never
+        assert writer.shard == 1 - number
+        publisher.publish({"w": np.ones(3)})
+        with subscribing.result() as weights:
+            assert weights.latest()["w"].tolist() == [1.0] * 3
+        until(lambda: replay.info()[writer.shard].size == 100)
+        publisher.close()
+    made.add(num_cpus=2)
+
+
 def nodes_of(replay):
     """The shards' numbers, with the nodes that they are on."""
     return [(one.number, one.node) for one in replay._look().roster.places]
