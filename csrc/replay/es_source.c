@@ -37,8 +37,8 @@ void es_source_close(es_source *s)
 {
     if (s->ring != NULL) {
         es_source_release(s);
-        if (s->has_taken)
-            es_api_give_back(s->ring, s->taken.batch, s->taken.round);
+        for (uint32_t i = 0; i < s->num_taken; i++)
+            es_api_give_back(s->ring, s->taken[i].batch, s->taken[i].round);
     }
     free(s->leaves);
     *s = (es_source){.ring = NULL};
@@ -46,40 +46,50 @@ void es_source_close(es_source *s)
 
 void es_source_release(es_source *s)
 {
-    for (uint32_t i = 0; i < s->num_used; i++)
-        es_api_release(s->ring, s->used[i].batch, s->used[i].round);
+    if (s->num_used == 0)
+        return;
+    es_group_release(s->ring, s->taken, s->num_used);
+    s->num_taken -= s->num_used;
+    memmove(s->taken, s->taken + s->num_used, s->num_taken * sizeof *s->taken);
     s->num_used = 0;
 }
 
 void es_source_used(es_source *s)
 {
-    s->used[s->num_used].batch = s->taken.batch;
-    s->used[s->num_used++].round = s->taken.round;
-    s->has_taken = false;
-    if (s->num_used == ES_SOURCE_GROUP)
-        es_source_release(s);
+    s->num_used++;
+}
+
+/* Passes over samples that were used before their replay was killed. Whether one is left. */
+static bool has_next(es_source *s)
+{
+    while (s->num_used < s->num_taken && s->rounds[s->taken[s->num_used].batch] == s->taken[s->num_used].round + 1)
+        s->num_used++;
+    return s->num_used < s->num_taken;
+}
+
+/* Takes samples, once all that were taken are used. ES_OK, or what es_group_take() returns. */
+static int take_more(es_source *s)
+{
+    bool due = false;
+    es_source_release(s);
+    int64_t n = es_group_take(s->ring, ES_TAKE_ANY_ORDER, ES_GROUP_MOST, s->taken, &due);
+    s->sweep_due |= due;
+    s->num_taken = n < 0 ? 0 : (uint32_t)n;
+    return n < 0 ? (int)n : ES_OK;
 }
 
 const void *const *es_source_next(es_source *s, int *code)
 {
-    es_snapshot snap;
     *code = ES_OK;
-    while (!s->has_taken) {
-        int64_t batch = es_api_take(s->ring, ES_TAKE_ANY_ORDER, 0, &snap);
-        s->sweep_due |= snap.sweep_due != 0;
-        if (batch < 0) {
-            es_source_release(s);
-            *code = (int)batch;
+    while (!has_next(s)) {
+        *code = take_more(s);
+        if (*code != ES_OK)
             return NULL;
-        }
-        s->taken.batch = snap.batch, s->taken.round = snap.round;
-        s->has_taken = true;
-        if (snap.length == 0 || s->rounds[snap.batch] == snap.round + 1)
-            es_source_used(s); /* sealed, or used before its replay was killed */
     }
+    uint64_t batch = s->taken[s->num_used].batch;
     for (uint32_t i = 0; i < s->num_leaves; i++)
-        s->leaves[i] = s->segment + es_api_leaf_offset(s->ring, i) + s->taken.batch * es_api_leaf_size(s->ring, i);
+        s->leaves[i] = s->segment + es_api_leaf_offset(s->ring, i) + batch * es_api_leaf_size(s->ring, i);
     /* relaxed: es_leaves_stamp() stores it before the commit that the take has seen. */
-    s->version = atomic_load_explicit(&s->versions[s->taken.batch], memory_order_relaxed);
+    s->version = atomic_load_explicit(&s->versions[batch], memory_order_relaxed);
     return s->leaves;
 }

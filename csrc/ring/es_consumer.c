@@ -178,6 +178,19 @@ int64_t es_consumer_look(es_ring *r, uint32_t flags)
     return rc;
 }
 
+uint64_t es_consumer_look_on(es_ring *r, uint32_t flags, uint64_t most, uint64_t *batches)
+{
+    uint64_t n = 0;
+    int64_t rc = 0;
+    pthread_mutex_lock(&r->look_lock);
+    while (n < most && (rc = look_locked(r, flags, LEASE)) >= 0) {
+        es_stats_count_take(&r->map, (uint64_t)rc); /* each at once: a reaper takes back one for each lease */
+        batches[n++] = (uint64_t)rc;
+    }
+    pthread_mutex_unlock(&r->look_lock);
+    return n;
+}
+
 bool es_consumer_has_batch(es_ring *r)
 {
     pthread_mutex_lock(&r->look_lock);

@@ -57,7 +57,7 @@ static uint64_t released_word(es_ring *r, uint64_t round)
     return closed ? es_word(round, 0, ES_RETIRED) : es_word(round + 1, 0, ES_FILL);
 }
 
-int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
+int es_lease_end(es_ring *r, uint64_t j, uint64_t round)
 {
     if (!end_lease(r, j, round))
         return ES_ESTALE;
@@ -70,6 +70,11 @@ int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
     /* SYNC batch-release: release; this learner's reads of the slots, and the count above, come
      * before any claim of the next lap. */
     atomic_store_explicit(&b->word, released_word(r, round), memory_order_release);
+    return ES_OK;
+}
+
+void es_lease_tell(es_ring *r)
+{
     es_wake_producer(r);
     /* SYNC closed: acquire. Again, after the fence in es_wake_producer(): the close may have
      * happened meanwhile. */
@@ -77,7 +82,14 @@ int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
         /* FENCE shared: the fence in es_wake_producer() pairs with share() in es_api.c, too. */
         atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)
         es_wake_learners(r); /* one may wait for this lease: the last one, or one that is older than itself */
-    return ES_OK;
+}
+
+int es_lease_release(es_ring *r, uint64_t j, uint64_t round)
+{
+    int rc = es_lease_end(r, j, round);
+    if (rc == ES_OK)
+        es_lease_tell(r);
+    return rc;
 }
 
 void es_lease_release_all(es_ring *r)
@@ -175,7 +187,7 @@ void es_lease_note_older(es_ring *r)
 
 bool es_lease_left_to_others(es_ring *r, uint64_t j, uint64_t round)
 {
-    uint64_t next = (j + 1) % r->map.num_batches, w = r->older[next];
+    uint64_t next = j + 1 == r->map.num_batches ? 0 : j + 1, w = r->older[next];
     /* Producers need that batch for the first number after this one. */
     if (w == 0 || round != es_word_round(w) + (next != 0))
         return false;

@@ -33,6 +33,10 @@ void es_lease_note_time(es_ring *r, uint64_t j, uint64_t now_ns);
 /* Releases a leased batch: producers may use its space again. ES_ESTALE when it is not leased here
  * in that round. */
 int es_lease_release(es_ring *r, uint64_t j, uint64_t round);
+/* The two parts of a release: its store, and the news of it. Several stores may come before the news, but no sleep, and
+ * no return to whoever calls: until then it is as if this process had died after the store. */
+int es_lease_end(es_ring *r, uint64_t j, uint64_t round);
+void es_lease_tell(es_ring *r);
 /* Releases everything that is leased here. */
 void es_lease_release_all(es_ring *r);
 /* Undoes a take: ES_OK, or ES_ESTALE as es_lease_release(). */

@@ -117,7 +117,7 @@ static enum try_result try_claim(es_ring *r, uint64_t p)
         help_tail(r, p, 1);
         return TRY_AGAIN;
     }
-    /* SYNC batch-release: acquire; pairs with es_lease_release(): the learner's reads of the slot
+    /* SYNC batch-release: acquire; pairs with es_lease_end(): the learner's reads of the slot
      * are over before this producer's writes to it. */
     uint64_t b = atomic_load_explicit(&m->batches[q / m->batch_size].word, memory_order_acquire);
     if (es_word_round(b) < round)

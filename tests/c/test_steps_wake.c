@@ -1,4 +1,5 @@
 /* Wake-ups: a waiter and a waker interrupt each other at every step, and no wake-up is lost. */
+#include "api/es_group.h"
 #include "es_scene.h"
 #include "es_test.h"
 
@@ -87,6 +88,22 @@ static void release(void)
     es_api_release(scene.l, (uint64_t)batch_of_l, 0);
 }
 
+static es_group_lease both[2];
+
+static void full_ring_with_a_group(void)
+{
+    bool due;
+    scene_open(1, 2, 0);
+    fix_send(scene.p, 0);
+    fix_send(scene.p, 1);
+    CHECK_EQ(es_group_take(scene.l, 0, 2, both, &due), 2);
+}
+
+static void release_group(void)
+{
+    es_group_release(scene.l, both, 2);
+}
+
 static void full_ring_with_a_claim(void)
 {
     scene_open(2, 1, 0);
@@ -157,6 +174,15 @@ TEST(every_step_is_visited)
 TEST(commit_against_a_parking_learner)
 {
     both_ways((es_step_case){"send, take", half_a_batch, send_1, take_wait, learner_missed_nothing, false});
+}
+
+/* The same of several batches in one call. */
+TEST(release_of_a_group_against_a_parking_producer)
+{
+    both_ways((es_step_case){"release of a group, send", full_ring_with_a_group, release_group, send_wait,
+                             producer_missed_nothing, false});
+    both_ways((es_step_case){"release of a group, wait", full_ring_with_a_group, release_group, wait_any,
+                             waiter_missed_nothing, false});
 }
 
 /* Statement 8 for producers: a release. */

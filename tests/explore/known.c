@@ -167,7 +167,7 @@ const xp_known xp_known_orders[] = {
     {"look_from_head load acquire->relaxed 2", SPARE, SCAN_DECIDES},
     {"look_from_head cas acq_rel->release 1", SPARE, SEQUENCE},
     {"smallest_below load acquire->relaxed 1", SPARE, SCAN_DECIDES},
-    {"es_lease_release load acquire->relaxed 1", SPARE, CLOSE_WAKES},
+    {"es_lease_tell load acquire->relaxed 1", SPARE, CLOSE_WAKES},
     {"released_word load acquire->relaxed 1", SPARE, CLOSE_WAKES},
     {"es_lease_committed load acquire->relaxed 1", SPARE, SCANNED},
     {"look_or_finish load acquire->relaxed 1", SPARE, CLOSE_WAKES},

@@ -404,7 +404,8 @@ static void nnl_closed(void)
 
 /* --- scenes --------------------------------------------------------------------------- */
 
-#define SHARING " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_release es_lease_take "
+#define SHARING \
+    " share es_api_take es_lease_note_older es_lease_left_to_others es_lease_end es_lease_tell es_lease_take "
 #define PASSING_ON " es_wake_producer wake_passed_over es_blocking_claim claim_or_sleep sleep_for_space "
 #define RETIRING " es_api_retire es_api_detach enter_unless es_call_leave "
 #define STOPPING " es_api_stop es_api_detach enter_unless es_call_enter_to_settle es_call_leave "

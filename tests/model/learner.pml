@@ -212,7 +212,7 @@ lease: /* es_lease_take() */
         if :: backs > 0 -> goto give_back :: true fi
     END;
 #ifdef M_release_early
-    STEP /* the store of es_lease_release() */
+    STEP /* the store of es_lease_end() */
         count[j] = 0; check_release(j); lessee[j] = 0; BW[j] = W(ROUND(w) + 1, 0, FILL)
     END;
     STEP check_read(j); w = 0; j = 0; forget_got(); goto wake_producers END;
@@ -222,7 +222,7 @@ lease: /* es_lease_take() */
         goto release
     END;
 
-release: /* es_lease_release() */
+release: /* es_lease_end(), es_lease_tell() */
 #ifdef M_count_after_word
     STEP /* store BW[j] */
         check_release(j); forget_got();

@@ -19,6 +19,7 @@ _FLAG = "        atomic_store_explicit(&hdr->learner_sleeps, 1, memory_order_rel
 _SEEN = "        uint32_t seen = atomic_load_explicit(&hdr->ready_seq, memory_order_acquire);\n"
 _LEFT = "        uint64_t left = timeout_ns - slept;\n"
 _ZERO = "    atomic_store_explicit(&b->count, 0, memory_order_relaxed);\n"
+_RELEASED = "    atomic_store_explicit(&b->word, released_word(r, round), memory_order_release);\n"
 _BUMP_BACK = "    atomic_fetch_add_explicit(&r->map.hdr->given_back_seq, 1, memory_order_release);\n"
 _TAKE_CAS = (
     "    if (!atomic_compare_exchange_strong_explicit("
@@ -188,22 +189,22 @@ CONSUMING = (
     ),
     _lease(
         "release-count-late",
-        "es_lease_release",
+        "es_lease_end",
         "SYNC batch-release",
         "the count is zeroed after the word is stored: this erases commits of the next lap",
         (_ZERO, ""),
-        ("    es_wake_producer(r);\n", f"{_ZERO}    es_wake_producer(r);\n"),
+        (_RELEASED, f"{_RELEASED}{_ZERO}"),
     ),
     _lease(
         "release-count-kept",
-        "es_lease_release",
+        "es_lease_end",
         "release",
         "the count is never zeroed: every later commit wakes the learners",
         (_ZERO, ""),
     ),
     _lease(
         "release-relaxed",
-        "es_lease_release",
+        "es_lease_end",
         "SYNC batch-release",
         "nothing orders the release after the learner's reads",
         ("released_word(r, round), memory_order_release", "released_word(r, round), memory_order_relaxed"),
@@ -217,21 +218,21 @@ CONSUMING = (
     ),
     _lease(
         "release-no-wake",
-        "es_lease_release",
+        "es_lease_tell",
         "release",
         "producers that sleep on the full ring are not woken",
         ("    es_wake_producer(r);\n", ""),
     ),
     _lease(
         "release-no-learner",
-        "es_lease_release",
+        "es_lease_tell",
         "release: closed",
         "a learner that waits for another learner's last lease is not woken",
         ("        es_wake_learners(r);", "        r->map.hdr = r->map.hdr;"),
     ),
     _lease(
         "release-no-news",
-        "es_lease_release",
+        "es_lease_tell",
         "FENCE shared",
         "a learner that left a batch to an older lease is not woken when that ends",
         ("atomic_load_explicit(&r->map.hdr->shared, memory_order_relaxed) != 0)", "false)"),

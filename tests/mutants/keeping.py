@@ -49,7 +49,8 @@ _KNOWN = "    *(volatile uint64_t *)&ring->known = 1;\n"
 _FORGET = "    memset(words, 0, n * sizeof *words);\n"
 _COPY_UUID = "    memcpy(ring->uuid, uuid, sizeof ring->uuid);\n"
 _ORIGIN = "        es_redo_set(&m->store.redo, origin->word, origin->value);\n"
-_GIVE_BACK = "es_api_give_back(s->ring, s->taken.batch, s->taken.round);"
+_GIVE_BACK = "es_api_give_back(s->ring, s->taken[i].batch, s->taken[i].round);"
+_TAKEN = "    s->num_taken = n < 0 ? 0 : (uint32_t)n;\n"
 
 
 def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
@@ -307,24 +308,21 @@ KEEPING = (
     ),
     _source(
         "source-twice",
-        "es_source_next",
+        "has_next",
         "a sample that was used before its replay was killed is used again",
-        (" || s->rounds[snap.batch] == snap.round + 1)", ")"),
+        (" && s->rounds[s->taken[s->num_used].batch] == s->taken[s->num_used].round + 1)", " && false)"),
     ),
     _source(
         "source-at-once",
-        "es_source_next",
-        "a sample is released when it is taken",
-        (
-            "        s->has_taken = true;\n",
-            "        s->has_taken = true;\n        es_api_release(s->ring, snap.batch, snap.round);\n",
-        ),
+        "take_more",
+        "samples are released when they are taken",
+        (_TAKEN, f"{_TAKEN}    es_group_release(s->ring, s->taken, s->num_taken);\n"),
     ),
     _source(
         "source-half-group",
         "es_source_release",
         "one of a full group is not released",
-        ("i < s->num_used;", "i < s->num_used - (s->num_used == ES_SOURCE_GROUP);"),
+        ("s->taken, s->num_used);", "s->taken, s->num_used - (s->num_used == ES_GROUP_MOST));"),
     ),
     _known(
         "adopt-known",
@@ -346,7 +344,7 @@ KEEPING = (
         "close-releases",
         "es_source_close",
         "a sample that was taken and not used is released",
-        (_GIVE_BACK, "es_api_release(s->ring, s->taken.batch, s->taken.round);"),
+        (_GIVE_BACK, "es_api_release(s->ring, s->taken[i].batch, s->taken[i].round);"),
     ),
     _source(
         "close-keeps",

@@ -19,6 +19,10 @@ def _call(name: str, function: str, where: str, bug: str, *edits: tuple[str, str
     return Mutant(name, "api/es_call.c", function, bug, where, edits)
 
 
+def _group(name: str, function: str, bug: str, *edits: tuple[str, str]) -> Mutant:
+    return Mutant(name, "api/es_group.c", function, bug, "several batches", edits)
+
+
 def _layout(name: str, function: str, where: str, bug: str, *edits: tuple[str, str]) -> Mutant:
     return Mutant(name, "ring/es_layout.c", function, bug, where, edits)
 
@@ -300,6 +304,31 @@ SERVING = (
         "take: length",
         "the length of a batch with gaps counts the gaps",
         (" - r->scan[batch].gaps", ""),
+    ),
+    _group(
+        "group-tell-first",
+        "es_group_release",
+        "sleepers are woken before the space is there",
+        ("    es_lease_tell(r);\n", ""),
+        ("    for (uint32_t i = 0; i < n; i++)\n", "    es_lease_tell(r);\n    for (uint32_t i = 0; i < n; i++)\n"),
+    ),
+    _group(
+        "group-no-tell",
+        "es_group_release",
+        "nobody is told that there is space",
+        ("    es_lease_tell(r);\n", ""),
+    ),
+    _group(
+        "group-one-short",
+        "es_group_release",
+        "the last batch is not released",
+        ("i < n; i++", "i + 1 < n; i++"),
+    ),
+    _group(
+        "group-no-sweep",
+        "es_group_take",
+        "a replay is never told to look for the dead",
+        ("*sweep_due = now - last >= r->map.reap_interval_ns;", "(void)last;"),
     ),
     _layout(
         "format-magic-first",

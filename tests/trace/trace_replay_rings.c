@@ -43,7 +43,8 @@ static void send_three(es_feed *f)
 FEED_EVERYWHERE(steps_come_and_others_go,
                 .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, 4), TABLE("b", ES_UNIFORM, ES_UNIFORM, 3)},
                 .num_tables = 2, .capacity = 4, .slots = 4, .before = add_four, .send = send_three, .act = turn,
-                .through = "es_replay_turn es_inbox_store store_step es_source_next es_source_used es_source_release "
+                .through = "es_replay_turn es_inbox_store store_step es_source_next take_more es_group_take "
+                           "es_consumer_look_on es_source_used es_source_release es_group_release es_lease_end "
                            "es_insert_step es_table_evict es_table_leave");
 
 static void send_four(es_feed *f)
@@ -162,13 +163,13 @@ FEED_EVERYWHERE(same_rings_again, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO,
 
 static void send_a_group(es_feed *f)
 {
-    for (int i = 0; i < ES_SOURCE_GROUP + 1; i++)
+    for (int i = 0; i < ES_GROUP_MOST + 1; i++)
         feed_step(f, 0, (const double[]){i});
 }
 
 /* As many are used up as are released at once: the last one of them is new. */
 FEED_EVERYWHERE(steps_are_released_in_groups, .tables = {TABLE("a", ES_FIFO, ES_FIFO, 2)}, .num_tables = 1,
-                .capacity = 3, .slots = ES_SOURCE_GROUP + 2, .send = send_a_group, .used = ES_SOURCE_GROUP - 1,
+                .capacity = 3, .slots = ES_GROUP_MOST + 2, .send = send_a_group, .used = ES_GROUP_MOST - 1,
                 .connects = true, .act = connect_and_turn, .through = "es_source_used es_source_release");
 
 /* --- batches --------------------------------------------------------------------------- */
@@ -231,8 +232,14 @@ FEED_EVERYWHERE(drawn_by_the_dead_in_turns, .tables = {ONCE("a", ES_PRIORITIZED,
 
 /* --- letting go ------------------------------------------------------------------------- */
 
-/* A step waits for room among parked ones: it was taken, and is given back. */
-FEED_EVERYWHERE(rings_are_left, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 6,
-                .slots = 4, .before = add_two, .send = send_four, .prepare = turn, .act = feed_leave, .leaves = true,
+static void send_six(es_feed *f)
+{
+    for (int i = 0; i < 6; i++)
+        feed_step(f, 0, (const double[]){1 + i});
+}
+
+/* Steps wait for room among parked ones: they were taken, and are given back. */
+FEED_EVERYWHERE(rings_are_left, .tables = {PARKED("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 6, .before = add_two, .send = send_six, .prepare = turn, .act = feed_leave, .leaves = true,
                 .everywhere = true,
                 .through = "es_replay_disconnect es_inbox_close es_source_close es_api_give_back es_api_detach");

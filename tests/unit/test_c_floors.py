@@ -31,7 +31,7 @@ FLOORS = [
     {"ring/es_drain"},
     {"ring/es_blocking"},
     {"api/es_call"},
-    {"api/es_age", "api/es_api", "api/es_bridge", "api/es_monitor", "api/es_segment", "api/es_sweep",
+    {"api/es_age", "api/es_api", "api/es_bridge", "api/es_group", "api/es_monitor", "api/es_segment", "api/es_sweep",
      "api/es_weights"},
     {"replay/es_replay_types"},
     {"replay/es_order", "replay/es_random", "replay/es_rate_limiter"},
