@@ -173,12 +173,12 @@ def on_ray(scale: Scale, lib: ctypes.CDLL) -> list[Figure]:
     if why:
         print(f"nothing on Ray: {why}", file=sys.stderr)
         return []
+    from bench import ray_weights
+
+    # First: so many nodes may run into Ray's time limits when they start, and then little is lost.
+    with ray_cluster.cluster(ray_weights.NODES if scale.seconds >= 1 else 2, isolated=True) as made:
+        weights = _weights(scale, made)
     with ray_cluster.cluster(1, isolated=True, object_store=_OBJECT_STORE) as made:
         run = _Run(scale, made)
         figures = [one for remote in (False, True) for name in _TITLES for one in run.samples(name, remote)]
-        figures += [*run.values(), *run.paper()]
-    from bench import ray_weights
-
-    count = ray_weights.NODES if scale.seconds >= 1 else 2
-    with ray_cluster.cluster(count, isolated=True) as made:
-        return [*figures, *_weights(scale, made)]
+        return [*figures, *run.values(), *run.paper(), *weights]

@@ -39,7 +39,7 @@ _CONFIG = {"enable_worker_prestart": False, "prestart_worker_first_driver": Fals
 _ENVIRONMENT = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_worker_niceness": "0"}
 
 #: Nodes that start side by side. More of them, on few cores, run into Ray's time limits.
-_SIDE_BY_SIDE = 3
+_SIDE_BY_SIDE = 2
 
 #: For ``cluster(config=)``: Ray takes a silent node for dead after some seconds. It takes it 15 by itself; 65 if the
 #: node's connections are cut.
