@@ -12,6 +12,7 @@ import weakref
 
 import ray
 
+from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.directory import ABSENT, Place
 from echo_shm.adapters.ray.shards import Setup
 from echo_shm.errors import ConnectionClosedError
@@ -22,34 +23,37 @@ from echo_shm.net.client.sender import Sender
 SILENT, _EVERY = wire.HEARTBEAT + 1.0, 1.0
 
 
-def watch(setup: Setup, place: Place, sender: Sender) -> None:
+def watch(setup: Setup, node: str, place: Place, sender: Sender) -> None:
     """Ends the sender once its shard is gone: all its calls raise ConnectionClosedError then.
 
     It has a thread, which ends with the sender, and does not keep it.
 
     Args:
         setup: Of the replay.
+        node: The id of this process's node.
         place: Where the shard is that it is connected to.
         sender: Sends to it.
 
     """
-    args = setup, place, weakref.ref(sender), sender.ended
+    args = setup, node, place, weakref.ref(sender), sender.ended
     threading.Thread(target=_watch, args=args, name="echo_shm-silence", daemon=True).start()
 
 
-def _watch(setup: Setup, place: Place, found: "weakref.ref[Sender]", ended: threading.Event) -> None:
+def _watch(setup: Setup, node: str, place: Place, found: "weakref.ref[Sender]", ended: threading.Event) -> None:
     while not ended.wait(_EVERY):
         sender = found()
         if sender is None:
             return
-        if time.monotonic() - sender.heard_at > SILENT and _is_gone(setup, place):
+        if time.monotonic() - sender.heard_at > SILENT and _is_gone(setup, node, place):
             sender.give_up(ConnectionClosedError(f"shard {place.number} of {setup.name} is gone from {place.host}"))
             return
         del sender
 
 
-def _is_gone(setup: Setup, place: Place) -> bool:
+def _is_gone(setup: Setup, node: str, place: Place) -> bool:
     """Whether the directory knows no such place any more."""
+    if not nodes.is_connected(node):
+        return False
     try:
         roster, _ = ray.get(setup.directory.look.remote(), timeout=ABSENT)
     except (ray.exceptions.RayError, ValueError):  # it is being started again; or the replay is closed, as shards say

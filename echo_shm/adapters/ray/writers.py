@@ -54,7 +54,7 @@ class RayWriter:
         finally:
             client.close()
         if isinstance(self._writer, RemoteWriter):
-            silence.watch(self._setup, self._place, self._writer._client._sender)
+            silence.watch(self._setup, self._node, self._place, self._writer._client._sender)
 
     # -- going on elsewhere
 
