@@ -152,6 +152,7 @@ class Storm:
     # -- events
 
     def _cause(self, event: str) -> None:
+        self._replace_ended()
         others = [one for one in self._cluster.nodes[1:] if one not in self._cut and one.id not in self._dead]
         node = self._rng.choice(others) if others else None
         if event.startswith("kills of") and (kind := event.rpartition(" ")[2]) in _TITLES:
@@ -177,16 +178,38 @@ class Storm:
             self._dead.add(node.id)
             self._cluster.kill(node)
             self._cluster.add(num_cpus=2)
-        elif event == "cuts of a link":
+        else:
+            try:
+                self._disturb_link(event, node)
+            except AssertionError:  # it has ended itself just now, and its link is gone
+                if not self._has_ended(node):
+                    raise
+                return
+        self._say(event)
+
+    def _disturb_link(self, event: str, node: Node) -> None:
+        now = time.monotonic()
+        if event == "cuts of a link":
             node.cut()
-            self._cut[node] = time.monotonic() + self._rng.uniform(0.2, _SHORT)
+            self._cut[node] = now + self._rng.uniform(0.2, _SHORT)
         elif event == "slow links":
             node.delay(rate=_RATE)
-            self._slow[node] = time.monotonic() + self._rng.uniform(0.0, _SLOW)
+            self._slow[node] = now + self._rng.uniform(0.0, _SLOW)
         else:
             node.cut()
-            self._cut[node] = time.monotonic() + self._rng.uniform(_SHORT, _LONG)
-        self._say(event)
+            self._cut[node] = now + self._rng.uniform(_SHORT, _LONG)
+
+    def _replace_ended(self) -> None:
+        """Other nodes for those that have ended themselves: this machine is slow, and Ray has taken them for dead."""
+        for node in self._cluster.nodes[1:]:
+            if node.id not in self._dead and node not in self._cut and self._has_ended(node):
+                self.events["nodes that ended themselves"] += 1
+                self._dead.add(node.id)
+                self._cluster.add(num_cpus=2)
+
+    @staticmethod
+    def _has_ended(node: Node) -> bool:
+        return not any(node.processes())
 
     def _say(self, event: str) -> None:
         self.events[event] += 1
@@ -207,8 +230,10 @@ class Storm:
     def _restore(self, node: Node) -> None:
         """Ends a cut. A node that Ray has taken for dead meanwhile ends itself then, and another one comes."""
         del self._cut[node]
-        is_dead = node.id not in nodes.alive()
-        node.restore()
+        has_ended = self._has_ended(node)
+        is_dead = has_ended or node.id not in nodes.alive()
+        if not has_ended:
+            node.restore()
         if is_dead:
             self.events["nodes that died of a cut"] += 1
             self._dead.add(node.id)
@@ -217,7 +242,7 @@ class Storm:
     def _hurry(self, node: Node) -> None:
         """Ends the slowness of a link, unless its node is dead."""
         del self._slow[node]
-        if node in self._cluster.nodes and node.id not in self._dead:
+        if node in self._cluster.nodes and node.id not in self._dead and not self._has_ended(node):
             node.delay()
 
     # -- the end
