@@ -137,9 +137,14 @@ class Rings:
         transports.shut_down(self._started)
 
     def _run(self, feed: Feed) -> None:
-        """The thread: stores what comes, until the replay is closed."""
-        while not self._closed:
+        """The thread: stores what comes, until the replay is closed.
+
+        Whoever closes it says so first, and then wakes. So this looks whether it is closed after it has read ``seen``.
+        """
+        while True:
             seen = feed.seen
+            if self._closed:
+                return
             if self._work():
                 continue
             if feed.waits is None and not feed.held_back and not any(ahead.short for ahead in self._aheads):
@@ -149,7 +154,7 @@ class Rings:
             # the threads that it finds waiting: so this one is counted, and then looks once more.
             with self._changes.counted():
                 seen = feed.seen
-                if not self._work():
+                if not self._closed and not self._work():
                     feed.wait(seen, _SLICE)
 
     def _work(self) -> bool:

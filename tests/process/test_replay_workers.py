@@ -164,6 +164,38 @@ def test_other_limits_let_in_what_waits():
         until(lambda: (replay.info().size, replay.info().parked) == (5, 1))
 
 
+class Ending:
+    """A feed whose replay is closed just before one of the thread's looks at ``seen``, the one with that number."""
+
+    held_back = False
+
+    def __init__(self, rings, number, waits):
+        self.rings, self.left, self.waits, self.feed = rings, number, waits, rings.open()
+
+    @property
+    def seen(self):
+        """That of the feed."""
+        self.left -= 1
+        if self.left == 0:
+            self.rings._closed = True
+            self.feed.wake()
+        return self.feed.seen
+
+    def wait(self, seen, _seconds):
+        """A sleep that nothing ends is one too many."""
+        assert not self.rings._closed or seen != self.feed.seen
+
+
+@pytest.mark.parametrize(("number", "waits"), [(1, None), (1, "the limiter"), (2, None), (2, "the limiter")])
+def test_the_thread_does_not_sleep_once_it_is_told_to_end(number, waits):
+    """Also where it is told between its look whether it is, and its look at what has come."""
+    with Replay(EXAMPLE, 40, [Table("q")]) as replay:
+        rings = replay._rings
+        rings._run(Ending(rings, number, waits))
+        assert rings._closed
+        rings._closed = False  # it is open
+
+
 def test_a_sample_lets_in_what_waits():
     """The thread that stores goes on at once: no sleep ends by its timeout."""
     with (

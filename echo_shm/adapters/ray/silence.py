@@ -51,11 +51,13 @@ def _watch(setup: Setup, node: str, place: Place, found: "weakref.ref[Sender]", 
 
 
 def _is_gone(setup: Setup, node: str, place: Place) -> bool:
-    """Whether the directory knows no such place any more."""
+    """Whether the directory knows no such place any more, or is itself gone for good: the replay is closed."""
     if not nodes.is_connected(node):
         return False
     try:
         roster, _ = ray.get(setup.directory.look.remote(), timeout=ABSENT)
-    except (ray.exceptions.RayError, ValueError):  # it is being started again; or the replay is closed, as shards say
+    except ray.exceptions.ActorDiedError:
+        return True
+    except (ray.exceptions.RayError, ValueError):  # it is being started again, or this node is cut off
         return False
     return bool(roster.epoch) and place not in roster.places

@@ -38,6 +38,8 @@ class RaySubscriber(Subscription):
             try:
                 return self._subscribe(of, 1), of
             except ConnectionClosedError as error:
+                if not of.ring_closed:  # the writer goes on there: what has ended is the weights
+                    raise
                 self._writer._move(of, error)
 
     def _subscribe(self, of: Any, version: int) -> Subscription:
