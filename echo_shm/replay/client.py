@@ -209,8 +209,12 @@ class ReplayClient:
         return _until_none(self._way.batches(one, prefetch, check_timeout(timeout)))
 
     def _polled(self, n: int, table: str, prefetch: int, pause: float) -> Generator[Batch | None]:
-        """As :meth:`dataset_iter`; but where nothing comes for so many seconds, it yields None and goes on."""
-        return self._way.batches(BatchRing(self._number(table), n, 0, 0), prefetch, pause)
+        """As :meth:`dataset_iter`; but where nothing comes for so many seconds, it yields None and goes on.
+
+        It is for draws that nobody counts. What has come from another host keeps no other iteration waiting, and does
+        not come again if this process is killed.
+        """
+        return self._way.batches(BatchRing(self._number(table), n, 0, 0), prefetch, pause, early=True)
 
     def _stock(self, table: str, prefetch: int, pause: float) -> Stock | None:
         """So many items drawn ahead, which are taken singly, and done together. None: they are not to be had yet."""

@@ -61,8 +61,14 @@ class Way(Protocol):
     def send(self, block: Array, timeout: float | None) -> None:
         """Sends a block of updates."""
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
-        """Yields the batches of a ring, see :meth:`ReplayClient.dataset_iter`; None where nothing came in time."""
+    def batches(
+        self, one: BatchRing, prefetch: int, timeout: float | None, *, early: bool = False
+    ) -> Generator[Batch | None]:
+        """Yields the batches of a ring, see :meth:`ReplayClient.dataset_iter`; None where nothing came in time.
+
+        ``early``: what has a place of its own here gives up its place in the ring once others wait for that. It does
+        not come again if this process is killed.
+        """
 
     def stock(self, table: int, prefetch: int, timeout: float) -> Stock | None:
         """As :meth:`batches`, of one item each, for a learner that takes several. None: there is no ring in time."""
@@ -95,8 +101,10 @@ class LocalWay:
         """Sends a block of updates."""
         self._updates.send(block, timeout)
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
-        """Yields the batches of a ring; None where nothing came in time."""
+    def batches(
+        self, one: BatchRing, prefetch: int, timeout: float | None, *, early: bool = False
+    ) -> Generator[Batch | None]:
+        """Yields the batches of a ring; None where nothing came in time. They have no place but that in the ring."""
         self._updates._attachment.refuse_in_child()
         treespec = self.handle.treespec
         assert treespec is not None  # a replay knows its steps
@@ -182,17 +190,19 @@ class RemoteWay:
         """Sends a block of updates."""
         self._updates.send(block, timeout)
 
-    def batches(self, one: BatchRing, prefetch: int, timeout: float | None) -> Generator[Batch | None]:
+    def batches(
+        self, one: BatchRing, prefetch: int, timeout: float | None, *, early: bool = False
+    ) -> Generator[Batch | None]:
         """Yields the batches of a ring; None where nothing came in time."""
         self._updates._sender.raise_if_forked()
         if one.n > learner_wire.MAX_ITEMS:
             raise ValueError(f"n={one.n}: a batch on another host has at most {learner_wire.MAX_ITEMS} items")
         # One batch more: the one that the learner works on.
         ask = Ask(one.table, one.n, min(prefetch + 1, _MOST), rank=one.rank, world_size=one.world_size)
-        return self._batches(ask, timeout)
+        return self._batches(ask, timeout, early)
 
-    def _batches(self, ask: Ask, timeout: float | None) -> Generator[Batch | None]:
-        received, build = self._receive(ask, timeout)
+    def _batches(self, ask: Ask, timeout: float | None, early: bool) -> Generator[Batch | None]:
+        received, build = self._receive(ask, timeout, early=early)
         try:
             while (arrays := received.next(timeout)) or not received.over:
                 # The generator itself must not refer to the batch while its user works on it, or waits for the next.
@@ -205,7 +215,9 @@ class RemoteWay:
         self._updates._sender.raise_if_forked()
         return RemoteStock(*self._receive(Ask(table, 1, prefetch), timeout))
 
-    def _receive(self, ask: Ask, timeout: float | None) -> tuple[Batches, Callable[[list[Array]], Batch]]:
+    def _receive(
+        self, ask: Ask, timeout: float | None, *, early: bool = False
+    ) -> tuple[Batches, Callable[[list[Array]], Batch]]:
         """Connects. Returns what comes, and what makes a batch of its arrays."""
         client = secrets.token_bytes(16)
         specs: list[Spec] = []
@@ -215,7 +227,7 @@ class RemoteWay:
 
         options = self._options._replace(client=client)
         connection = self._tried(lambda: self._connect(client), timeout)
-        received = Batches(options, connection, ask, check, self._grace)
+        received = Batches(options, connection, ask, check, self._grace, early=early)
         return received, lambda arrays: cast(Batch, specs[0].structure.unflatten(arrays))
 
     def figures(self) -> object:

@@ -285,6 +285,31 @@ def test_learners_that_wait_for_each_other(replay):
         assert len(set(got)) == len(got) == 8 * 31
 
 
+def test_iterations_of_one_thread(replay):
+    """One that is seldom used keeps no other one waiting. What it has had meanwhile is its own, also after a cut."""
+    for number in range(2000):
+        replay.add(step(number))
+    proxy, got = Proxy(replay.port), []
+    with client(replay, proxy.port) as first, client(replay) as second, ReplayClient(replay.handle) as near:
+        coming = [one._polled(8, "q", 4, 0.01) for one in (first, second, near)]
+
+        def take(which):
+            batch = next(coming[which])
+            got.extend([] if batch is None else numbers_of(batch))
+            return batch is not None
+
+        for turn in range(150):
+            until(lambda turn=turn: take(0 if turn % 25 == 0 else 1 + turn % 2))
+            if turn % 60 == 59:
+                proxy.cut()
+        until(lambda: [take(which) for which in range(3)] and len(got) == 2000)
+        assert sorted(got) == list(range(2000))
+        for one in coming:
+            one.close()
+    assert proxy.cuts >= 2
+    proxy.close()
+
+
 def stocks(replay, wheres, prefetch):
     """What takes several items before it is done with any: for each of ``"near"`` and ``"far"``."""
     for where in wheres:

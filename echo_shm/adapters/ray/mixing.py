@@ -83,9 +83,10 @@ class Drawn:
         return batch
 
     def let_go(self) -> None:
-        """Copies what was not taken: the batch has a place in the shard's ring, which other learners wait for.
+        """Copies what was not taken: the batch of a near shard has a place in its ring, which other learners wait for.
 
-        They may be in the same thread, or have a batch that this learner waits for.
+        They may be in the same thread, or have a batch that this learner waits for. A far shard's batch gives up its
+        place by itself.
         """
         if self.batch is None or self._is_copied:
             return

@@ -3,13 +3,16 @@
 A batch is acknowledged when its user asks for the next one, or says that it is done with all that it has taken. What
 was received and not handed out by then is dropped if the connection is lost: the server sends it again, to this learner
 or to another one.
+
+With ``early`` a batch is acknowledged before that if it keeps others waiting. It is this process's alone from then on,
+also if the connection is lost, and does not come again if the process is killed. That suits draws which nobody counts.
 """
 
 import logging
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from echo_shm._core import lib
 from echo_shm.errors import ConnectionClosedError, ForkedError, SegmentError, WireError
@@ -44,18 +47,28 @@ class Batches:
             works on included.
         check: Raises if a batch's items, whose spec it gets, are not what this learner expects.
         grace: How many seconds to try to connect again.
+        early: Whether to acknowledge at once what keeps others waiting.
 
     """
 
     def __init__(
-        self, options: Options, connection: LearnerConnection, ask: Ask, check: Callable[[Spec], None], grace: float
+        self,
+        options: Options,
+        connection: LearnerConnection,
+        ask: Ask,
+        check: Callable[[Spec], None],
+        grace: float,
+        *,
+        early: bool = False,
     ) -> None:
         self._options, self._ask, self._check, self._inbox = options, ask, check, connection.ring
+        self._early = early
         self._most = min(ask.buffers, max(_MOST_BATCHES, _MOST_ITEMS // ask.n))
         self._changed = threading.Condition()
         self._connection: LearnerConnection | None = None  # None while it is lost
-        self._ready: deque[tuple[int, list[Array]]] = deque()
-        self._in_hand: deque[int] = deque()  # the numbers of the batches that the user works on
+        # What the user has not taken, and works on, by its number. None: it is acknowledged already, see `_note_full`.
+        self._ready: deque[tuple[int | None, list[Array]]] = deque()
+        self._in_hand: deque[int | None] = deque()
         self._unheard: deque[int] = deque()  # batches that are done, and the server has not said that it heard it
         self._known: set[int] = set()  # all of these
         self._is_full = self._is_blocking = False
@@ -184,12 +197,17 @@ class Batches:
         """Says that the user is done with what it has taken, and that there is room for as many more."""
         if not self._in_hand:
             return
-        done = b"".join(map(learner_wire.done, self._in_hand))
-        self._said += len(self._in_hand)
-        self._unheard += self._in_hand
+        done = self._say_done(self._in_hand)
         self._in_hand.clear()
         self._is_full = self._is_blocking = False
         self._send(done + self._want())
+
+    def _say_done(self, batches: Iterable[int | None]) -> bytes:
+        """What acknowledges them, but for those that are acknowledged already."""
+        numbers = [number for number in batches if number is not None]
+        self._said += len(numbers)
+        self._unheard += numbers
+        return b"".join(map(learner_wire.done, numbers))
 
     def _want(self) -> bytes:
         # What has come on this connection, and is not dropped, is in `_ready`, in hand, or done.
@@ -238,7 +256,8 @@ class Batches:
             self._said, self._is_full, self._is_blocking = len(self._unheard), False, False
             if self._ring is not None:
                 # Enough for all that may be in hand, and as many more; what is older is long released.
-                has = (*self._in_hand, *reversed(self._unheard))[: learner_wire.MAX_HAS]
+                in_hand = [number for number in self._in_hand if number is not None]
+                has = (*in_hand, *reversed(self._unheard))[: learner_wire.MAX_HAS]
                 self._ask = self._ask._replace(ring=self._ring[0], has=has)
             done = b"".join(map(learner_wire.done, self._unheard))
             self._send(self._ask.to_bytes() + done + self._want())
@@ -341,8 +360,19 @@ class Batches:
         if why not in learner_wire.WHY_FULL:
             raise WireError(f"{self._options.peer} said FULL for the reason {why!r}")
         with self._changed:
-            if count == self._said:  # it knew of all that is done
+            if count != self._said:  # it did not know of all that is done
+                return
+            if self._early and why == learner_wire.BLOCKING:
+                self._acknowledge_early()
+            else:
                 self._is_full, self._is_blocking = True, why == learner_wire.BLOCKING
+
+    def _acknowledge_early(self) -> None:
+        """Says that all that has come is done. It keeps its room here: no more is wanted before the user has it."""
+        done = self._say_done([*self._in_hand, *(number for number, _ in self._ready)])
+        self._in_hand = deque(None for _ in self._in_hand)
+        self._ready = deque((None, arrays) for _, arrays in self._ready)
+        self._send(done)
 
     def _hear(self, count: int) -> None:
         """The server has heard of so many batches that they are done."""
@@ -354,8 +384,9 @@ class Batches:
             self._heard = count
 
     def _drop_ready(self) -> None:
-        self._known.difference_update(number for number, _ in self._ready)
-        self._ready.clear()
+        """Drops what the server sends again, or gives to others."""
+        self._known.difference_update(number for number, _ in self._ready if number is not None)
+        self._ready = deque(one for one in self._ready if one[0] is None)
 
     def _end(self) -> None:
         """No more will come. The server waits for what is done, and gives the rest to others."""

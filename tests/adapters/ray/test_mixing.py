@@ -5,13 +5,14 @@ from collections import Counter
 import numpy as np
 import pytest
 from harness.packages import need
+from harness.peers import KEY
 from harness.waiting import until
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 need("ray")
 
-from echo_shm import Replay, ReplayClient, Table  # noqa: E402
+from echo_shm import Replay, ReplayClient, Table, TcpTransport  # noqa: E402
 from echo_shm.adapters.ray.merging import Merger  # noqa: E402
 from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
 from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
@@ -189,8 +190,8 @@ def test_the_last_shard_that_is_left():
         assert np.shares_memory(batch.data["x"], part.batches_made[-1].data["x"])
 
 
-class Near:
-    """A shard on this node, whose ring has room for few batches."""
+class Drawing:
+    """A shard with a client, whose ring has room for few batches."""
 
     def __init__(self, client):
         self.client, self.coming = client, None
@@ -207,19 +208,24 @@ class Near:
         """Does nothing."""
 
 
+@pytest.mark.parametrize("is_near", [True, False])
 @pytest.mark.parametrize("sampler", [Uniform(), MaxHeap()])
-def test_learners_that_take_turns(sampler):
+def test_learners_that_take_turns(sampler, is_near):
     """One thread has two. What the first one has not used of a shard's batch does not keep the other one waiting."""
-    table = Table("t", sampler=sampler)
-    replays = [Replay({"x": np.zeros(2, np.int64)}, 90, [table], thread=True, store="shm") for _ in range(2)]
+    table, transports = Table("t", sampler=sampler), [TcpTransport(0, authkey=KEY) for _ in range(2)]
+    replays = [
+        Replay({"x": np.zeros(2, np.int64)}, 90, [table], thread=True, store="shm", transport=transport)
+        for transport in transports
+    ]
     for shard, replay in enumerate(replays):
         for k in range(90):
             replay.add({"x": np.array([shard, k])}, float(k))
-    clients = [ReplayClient(replay.handle) for replay in replays]
+    places = [replay.handle if is_near else f"tcp://127.0.0.1:{replay.port}" for replay in replays]
+    clients = [ReplayClient(place, authkey=None if is_near else KEY) for place in places]
     learners = []
     for seed in range(2):
         parts = Parts([Part(replay) for replay in replays])
-        parts.parts = dict(enumerate(map(Near, clients)))
+        parts.parts = dict(enumerate(map(Drawing, clients)))
         made = mixer(parts, 64, seed=seed) if isinstance(sampler, Uniform) else Merger(parts, 63, sampler, 1)
         learners.append(made)
     for learner in [learners[turn % 10 > 0] for turn in range(30)]:
