@@ -42,8 +42,11 @@ class RemoteWriter(ItemWriter):
 
     @property
     def ring_closed(self) -> bool:
-        """Whether nothing can be sent any more: the replay or this writer is closed, or the connection is lost."""
-        return self._client._closed.is_set()
+        """Whether nothing can be sent any more: the replay or this writer is closed, or the connection is lost.
+
+        It is so as soon as any call raises ConnectionClosedError for that.
+        """
+        return self._client._sender.end_reason() is not None
 
     def flush(self, timeout: float | None = None) -> None:
         """Returns once the replay has all steps that were sent before: they are stored.

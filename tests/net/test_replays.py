@@ -1,5 +1,6 @@
 """A replay and writers on other hosts: what they send is stored once, whatever is cut or killed on the way."""
 
+import contextlib
 import os
 import signal
 import socket
@@ -185,6 +186,25 @@ def test_what_flush_waits_for():
         with pytest.raises(ConnectionClosedError, match="the server was closed"):
             writer.add(step(1, 6))
         assert writer.ring_closed
+
+
+def test_closed_as_soon_as_it_says_so(monkeypatch):
+    """Between the error that ends it and its last sample nobody takes it for open."""
+    with Replay(EXAMPLE, 100, transport=TcpTransport(0)) as replay, RemoteWriter(HOST, replay.port, EXAMPLE) as writer:
+        sender, seen = writer._client._sender, []
+        detach = sender.producer.detach
+
+        def look():
+            with contextlib.suppress(ConnectionClosedError):
+                sender.raise_if_ended()
+                seen.append("open")
+            seen.append(writer.ring_closed)
+            detach()
+
+        monkeypatch.setattr(sender.producer, "detach", look)
+        assert not writer.ring_closed
+        sender.give_up(ConnectionClosedError("gone"))
+        assert seen[0] is True
 
 
 def test_a_full_inbox():

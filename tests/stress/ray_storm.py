@@ -179,12 +179,10 @@ class Storm:
             self._cluster.kill(node)
             self._cluster.add(num_cpus=2)
         else:
-            try:
+            with self._unless_ended(node):
                 self._disturb_link(event, node)
-            except AssertionError:  # it has ended itself just now, and its link is gone
-                if not self._has_ended(node):
-                    raise
-                return
+                self._say(event)
+            return
         self._say(event)
 
     def _disturb_link(self, event: str, node: Node) -> None:
@@ -211,6 +209,15 @@ class Storm:
     def _has_ended(node: Node) -> bool:
         return not any(node.processes())
 
+    @contextlib.contextmanager
+    def _unless_ended(self, node: Node) -> Iterator[None]:
+        """Leaves what is done with a link, if the node has ended itself just now, and its link is gone."""
+        try:
+            yield
+        except AssertionError:
+            if not self._has_ended(node):
+                raise
+
     def _say(self, event: str) -> None:
         self.events[event] += 1
         self.log.append((time.monotonic(), event))
@@ -230,10 +237,10 @@ class Storm:
     def _restore(self, node: Node) -> None:
         """Ends a cut. A node that Ray has taken for dead meanwhile ends itself then, and another one comes."""
         del self._cut[node]
-        has_ended = self._has_ended(node)
-        is_dead = has_ended or node.id not in nodes.alive()
-        if not has_ended:
-            node.restore()
+        is_dead = self._has_ended(node) or node.id not in nodes.alive()
+        if not self._has_ended(node):
+            with self._unless_ended(node):
+                node.restore()
         if is_dead:
             self.events["nodes that died of a cut"] += 1
             self._dead.add(node.id)
@@ -243,7 +250,8 @@ class Storm:
         """Ends the slowness of a link, unless its node is dead."""
         del self._slow[node]
         if node in self._cluster.nodes and node.id not in self._dead and not self._has_ended(node):
-            node.delay()
+            with self._unless_ended(node):
+                node.delay()
 
     # -- the end
 

@@ -38,9 +38,16 @@ class RaySubscriber(Subscription):
             try:
                 return self._subscribe(of, 1), of
             except ConnectionClosedError as error:
-                if not of.ring_closed:  # the writer goes on there: what has ended is the weights
-                    raise
-                self._writer._move(of, error)
+                self._go_on(of, error)
+
+    def _go_on(self, of: Any, error: ConnectionClosedError) -> None:
+        """The writer goes on with another shard, if it cannot with this one. Raises the error if the weights alone end.
+
+        A writer that left a shard which is there would send again what that shard has not acknowledged, and may have.
+        """
+        if self._closed or not of.ring_closed:
+            raise error
+        self._writer._move(of, error)
 
     def _subscribe(self, of: Any, version: int) -> Subscription:
         """Those that come by way of that writer of a shard, once there is such a version."""
@@ -63,9 +70,7 @@ class RaySubscriber(Subscription):
                     self._now, self._of = self._subscribe(of, max(1, self._last)), of
                 found = call(self._now)
             except ConnectionClosedError as error:
-                if self._closed:
-                    raise
-                self._writer._move(of, error)
+                self._go_on(of, error)
             else:
                 self._last = max(self._last, self._now.version)
                 return found

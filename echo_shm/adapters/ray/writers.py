@@ -292,13 +292,14 @@ class RayWriter:
 
 
 def _left(writer: Writer | RemoteWriter) -> list[tuple[Array, list[Array]]]:
-    """Samples that a writer was given and its shard has not: heads, and leaves. No thread sends any more.
+    """Samples that an ended writer was given and its shard has not: heads, and leaves.
 
     Those of a client on another host come first, which its bridge has not acknowledged. A bridge whose replay shuts
     everybody out says first what is in its ring. If the connection was lost before it could, some may be in both.
     """
     found = []
     if isinstance(writer, RemoteWriter):
+        writer._client._sender.abandon()  # another thread may be about to: from here on nobody adds a sample
         heads, *leaves = writer._client._sender.undelivered()
         found += [(heads, leaves)] if len(heads) else []
     return found + ([] if writer._left is None else [writer._left])
