@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
-from echo_shm.adapters.ray.mixing import Drawn, Shards
+from echo_shm.adapters.ray.mixing import Drawn, Unlimited, Shards
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap
 
@@ -48,7 +48,7 @@ class Order:
         return first
 
 
-class Merger:
+class Merger(Unlimited):
     """Batches over several shards, whose tables are drawn from in an order.
 
     Args:
@@ -60,20 +60,12 @@ class Merger:
     """
 
     def __init__(self, shards: Shards, n: int, sampler: object, least: int) -> None:
+        super().__init__()
         self._shards, self._n, self._least = shards, n, least
         self._order = Order(sampler, self._priority)
-        self._drawn: dict[int, Drawn] = {}
         self._masses: Mapping[int, Mass] = {}
         self._shares = Shares({}, 0.0, 0.0)
         self._filling, self._filled = Filling(n), 0
-
-    def next(self) -> RayBatch | None:
-        """The next batch; None: not now. What of it is there stays for the next call."""
-        try:
-            return self._next()
-        finally:
-            for one in self._drawn.values():
-                one.let_go()
 
     def _next(self) -> RayBatch | None:
         self._look()
@@ -122,8 +114,3 @@ class Merger:
         drawn = self._drawn[number]
         assert drawn.batch is not None
         return float(drawn.batch.priority[drawn.place])
-
-    def close(self) -> None:
-        """Ends all iterations."""
-        for one in self._drawn.values():
-            one.close()

@@ -3,6 +3,7 @@
 Each draw first chooses a shard by the shares, and then takes what that shard has drawn next.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
@@ -105,7 +106,31 @@ class Drawn:
         self._source.close()
 
 
-class Mixer:
+class Unlimited(ABC):
+    """Batches of tables whose draws are not counted. Between two no shard waits for what this learner has drawn."""
+
+    def __init__(self) -> None:
+        self._drawn: dict[int, Drawn] = {}
+
+    def next(self) -> RayBatch | None:
+        """The next batch; None: not now. What of it is there stays for the next call."""
+        try:
+            return self._next()
+        finally:
+            for one in self._drawn.values():
+                one.let_go()
+
+    @abstractmethod
+    def _next(self) -> RayBatch | None:
+        """The same. What is left in ``_drawn`` may have its place in a ring."""
+
+    def close(self) -> None:
+        """Ends all iterations."""
+        for one in self._drawn.values():
+            one.close()
+
+
+class Mixer(Unlimited):
     """Batches over several shards, whose tables are drawn from by weights.
 
     Args:
@@ -118,22 +143,14 @@ class Mixer:
     """
 
     def __init__(self, shards: Shards, n: int, beta: float, least: int, random: np.random.Generator) -> None:
+        super().__init__()
         self._shards, self._n, self._beta, self._least, self._random = shards, n, beta, least, random
-        self._drawn: dict[int, Drawn] = {}
         self._masses: Mapping[int, Mass] = {}
         self._shares = Shares({}, beta, 0.0)
         self._chosen: npt.NDArray[np.int64] | None = None
         self._share: dict[int, float] = {}
         self._missing: dict[int, npt.NDArray[np.int64]] = {}
         self._filling = Filling(n)
-
-    def next(self) -> RayBatch | None:
-        """The next batch; None: not now. What of it is there stays for the next call."""
-        try:
-            return self._next()
-        finally:
-            for one in self._drawn.values():
-                one.let_go()
 
     def _next(self) -> RayBatch | None:
         self._look()
@@ -218,8 +235,3 @@ class Mixer:
         """How many items a shard should draw at a time, and whether exactly so many: if nearly all are its own."""
         expected = self._n * self._shares.share[number]
         return (self._n, True) if expected > self._n - 0.5 else (max(1, int(expected)), False)
-
-    def close(self) -> None:
-        """Ends all iterations."""
-        for one in self._drawn.values():
-            one.close()
