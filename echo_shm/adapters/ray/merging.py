@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from echo_shm.adapters.ray.filling import Filling, RayBatch, of_one
-from echo_shm.adapters.ray.mixing import Drawn, Unlimited, Shards
+from echo_shm.adapters.ray.mixing import Drawn, Shards, Unlimited
 from echo_shm.adapters.ray.shares import Mass, Shares
 from echo_shm.replay import Fifo, Lifo, MaxHeap, MinHeap
 
