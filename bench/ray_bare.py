@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench.ray_cost import busy_seconds, say_cost
 from echo_shm.net.pem import server_context
 from echo_shm.net.tcp import set_options
 
@@ -75,7 +76,7 @@ def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool) -> flo
     """
     spaces = [memoryview(np.zeros(nbytes, np.uint8)) for _ in range(_BLOCKS + 1)]
     with _accepted("send", host, [start], nbytes, tls) as (connection,):
-        begun, start_at, count = time.perf_counter(), 0.0, 0
+        begun, start_at, busy, count = time.perf_counter(), 0.0, 0.0, 0
         while True:
             for space in spaces:
                 at = 0
@@ -84,9 +85,10 @@ def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool) -> flo
                 now = time.perf_counter()
                 count += start_at > 0
                 if start_at and now - start_at >= seconds:
+                    say_cost(busy, count)
                     return count * nbytes / (now - start_at)
                 if not start_at and now - begun >= seconds:
-                    start_at = now
+                    start_at, busy = now, busy_seconds()
 
 
 def fan_out(host: str, starts: Sequence[Start], nbytes: int, times: int, tls: bool) -> list[float]:

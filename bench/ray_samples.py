@@ -21,6 +21,7 @@ import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from bench import replay_program
+from bench.ray_cost import busy_seconds, say_cost
 from bench.replay_program import BATCH_SIZE, Leaves
 
 #: Before the learner counts (seconds): until then queues are as full as they get.
@@ -101,9 +102,10 @@ def work(span: Span, add: Callable[[], object]) -> float:
 def learn(span: Span, draw: Callable[[], Any], seconds: float) -> float:
     """The learner: items that it draws a second. It reads one element of each array."""
     _draws(draw, _WARM)
-    start = time.monotonic()
+    start, busy = time.monotonic(), busy_seconds()
     count = _draws(draw, seconds)
     end = time.monotonic()
+    say_cost(busy, count)
     span.set(start, end)
     return count * BATCH_SIZE / (end - start)
 
@@ -197,11 +199,12 @@ def copied(name: str, times: int, seconds: float) -> float:
 
     """
     blocks = np.ones((16, BATCH_SIZE * size_of(name)), np.uint8)  # written to: its pages are there
-    start, count = time.monotonic(), 0
+    start, busy, count = time.monotonic(), busy_seconds(), 0
     while (now := time.monotonic()) - start < seconds:
         for _ in range(times):
             np.copyto(blocks[count % 16], blocks[(count + 8) % 16])
             count += 1
+    say_cost(busy, count // times)
     return count // times * BATCH_SIZE / (now - start)
 
 
