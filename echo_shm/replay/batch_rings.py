@@ -242,14 +242,16 @@ class BatchRings:
         connected = set(self._connected)
         return [one.name(self._name) for one in self._connected if connected.issuperset(one.group())]
 
-    def untaken(self, tables: Collection[int]) -> int:
-        """How many items of those tables are in rings that a learner is attached to, and not released by it."""
-        full, count = ffi.new("uint64_t *"), 0
+    def untaken(self, tables: Collection[int]) -> tuple[int, int]:
+        """How many items of those tables are in rings, and not released: where a learner is attached, and in all."""
+        full, attended, count = ffi.new("uint64_t *"), 0, 0
         with self._lock:
             for one, attachment in zip(self._connected, self._attachments, strict=True):
-                if one.table in tables and lib.es_api_learner_alive(attachment.ring):
-                    count += lib.es_monitor_count_committed(attachment.ring, full)
-        return count
+                if one.table in tables:
+                    here = lib.es_monitor_count_committed(attachment.ring, full)
+                    attended += here if lib.es_api_learner_alive(attachment.ring) else 0
+                    count += here
+        return attended, count
 
     def sweep(self) -> None:
         """Reaps dead learners, so that another one gets their batches."""

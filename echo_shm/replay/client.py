@@ -211,8 +211,8 @@ class ReplayClient:
     def _polled(self, n: int, table: str, prefetch: int, pause: float) -> Generator[Batch | None]:
         """As :meth:`dataset_iter`; but where nothing comes for so many seconds, it yields None and goes on.
 
-        It is for draws that nobody counts. What has come from another host keeps no other iteration waiting, and does
-        not come again if this process is killed.
+        It is for items that may be drawn any number of times. What has come from another host keeps no other iteration
+        waiting, and may not come again if this iteration ends before its user has it.
         """
         return self._way.batches(BatchRing(self._number(table), n, 0, 0), prefetch, pause, early=True)
 

@@ -173,8 +173,8 @@ class Feed:
         self._sources.shut_out()
         self.wake()
 
-    def untaken(self, tables: Collection[int]) -> int:
-        """How many items of those tables are in rings of batches, and no learner that is attached has used them."""
+    def untaken(self, tables: Collection[int]) -> tuple[int, int]:
+        """How many items of those tables are drawn and not done: in rings that a learner is attached to, and in all."""
         return self._batches.untaken(tables)
 
     def close(self) -> None:

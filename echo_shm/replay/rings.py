@@ -224,10 +224,13 @@ class Rings:
         """Whether writers and clients are shut out, by this process or by one before it."""
         return self._sources is not None and self._sources.are_closed
 
-    def untaken(self, tables: Collection[str]) -> int:
-        """How many items of those tables are drawn ahead for learners in other processes, and not used yet."""
+    def untaken(self, tables: Collection[str]) -> tuple[int, int]:
+        """How many items of those tables are drawn for learners in other processes, and not done yet.
+
+        First those that a learner can take now; then all, also where none is there.
+        """
         feed = self._feed
-        return 0 if feed is None else feed.untaken([self._names.index(one) for one in tables])
+        return (0, 0) if feed is None else feed.untaken([self._names.index(one) for one in tables])
 
     # -- storing
 

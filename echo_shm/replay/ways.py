@@ -66,8 +66,8 @@ class Way(Protocol):
     ) -> Generator[Batch | None]:
         """Yields the batches of a ring, see :meth:`ReplayClient.dataset_iter`; None where nothing came in time.
 
-        ``early``: what has a place of its own here gives up its place in the ring once others wait for that. It does
-        not come again if this process is killed.
+        ``early``: what has a place of its own here gives up its place in the ring once others wait for that. It may not
+        come again if the iteration ends.
         """
 
     def stock(self, table: int, prefetch: int, timeout: float) -> Stock | None:

@@ -302,8 +302,8 @@ def test_iterations_of_one_thread(replay):
             until(lambda turn=turn: take(0 if turn % 25 == 0 else 1 + turn % 2))
             if turn % 60 == 59:
                 proxy.cut()
-        until(lambda: [take(which) for which in range(3)] and len(got) == 2000)
-        assert sorted(got) == list(range(2000))
+        # If it takes more than a second to connect again, another one gets what the server had not heard to be done.
+        until(lambda: [take(which) for which in range(3)] and set(got) == set(range(2000)))
         for one in coming:
             one.close()
     assert proxy.cuts >= 2

@@ -30,6 +30,10 @@ _EVERY = 0.5
 #: How long an actor that is of no use any more may take to close (seconds).
 _CLOSING = 10.0
 
+#: How long learners have, at most, to take what a shard has drawn before it is handed over; and how long one look at
+#: that takes, at most (seconds).
+_TAKING, _GLANCE = 60.0, 0.1
+
 
 class Keeper:
     """The shards of a replay, from its beginning to its end.
@@ -53,6 +57,8 @@ class Keeper:
         self._roster = Roster()
         self._seen = {one.id for one in found}  # nodes that have a shard, or cannot have one
         self._kept: dict[Place, list[str]] = {}  # what could not be handed over, and which nodes there were then
+        #: What is to be handed over once learners have what it has drawn: its last answer, and how long they have.
+        self._settling: dict[Place, tuple[Any, float]] = {}
         self._absent: set[int] = set()
         #: What shards that are absent were asked; and since when an actor is dead that Ray does not start again.
         self._asked: dict[Place, Any] = {}
@@ -126,14 +132,16 @@ class Keeper:
         for place in [one for one in self._roster.places if look.is_absent(one.number)]:
             if self._is_dead(place):
                 self._revive(place, look, staying)
-        for place in self._roster.places:
-            if place.node in leaving and place.node in alive:
-                self._hand_over(place, staying)
+        there = [one for one in self._roster.places if one.node in leaving and one.node in alive]
+        for place in [one for one in self._settling if one not in there]:
+            self._go_on(place)
+        for place in there:
+            self._hand_over(place, staying, leaving[place.node])
         if self._setup.per_node:
             for node in [one for one in alive if one not in self._seen and one not in leaving]:
                 self._seen.add(node)
                 self._join(node, alive[node])
-        self._limits.divide(look, self._actors)
+        self._limits.divide(look, self._actors, {one.number for one in self._settling})
         self._publish()
 
     def _say_absent(self, look: Look) -> None:
@@ -248,8 +256,8 @@ class Keeper:
         count = {node: sum(one.node == node for one in self._roster.places) for node in alive}
         return sorted(alive, key=lambda node: count[node])
 
-    def _hand_over(self, place: Place, alive: Mapping[str, str]) -> None:
-        """A node is drained: its shard goes on elsewhere.
+    def _hand_over(self, place: Place, alive: Mapping[str, str], deadline: float) -> None:
+        """A node is drained, and ends at that time: its shard goes on elsewhere, once learners have what it has drawn.
 
         The roster has one place of a number at any time, and this thread alone changes it, in one step: the old one
         until the new one holds all, and the new one from then on. The old one takes nothing from before its state is
@@ -257,12 +265,14 @@ class Keeper:
         one goes on.
         """
         others = [node for node in self._by_shards(alive) if node != place.node]
-        if self._kept.get(place) == others:  # nothing is new since
+        if place not in self._settling and self._kept.get(place) == others:  # nothing is new since
             return
-        old = self._actors[place.number]
+        old = self._actors.get(place.number)
+        if old is None or (others and not self._has_settled(place, old, deadline)):
+            return
         moved = self._move(place, others, alive, old) if others else None
-        self._limits.move(place.number)
         if moved is None:
+            self._go_on(place)
             self._kept[place] = others
             self._write(places=self._roster.places)
             _log.warning(
@@ -271,6 +281,8 @@ class Keeper:
                 *("no other node could take it over" if others else "there is no other node", place.number),
             )
             return
+        del self._settling[place]
+        self._limits.move(place.number)
         self._write(places=tuple(moved if one == place else one for one in self._roster.places))
         self._publish()
         with contextlib.suppress(ray.exceptions.RayError):
@@ -281,11 +293,41 @@ class Keeper:
             *(self._setup.name, place.node, place.host, place.number, moved.node, moved.host),
         )
 
+    def _has_settled(self, place: Place, old: Any, deadline: float) -> bool:
+        """Whether learners have what a shard has drawn, or have had their time. Nobody else waits for that."""
+        now = time.time()
+        if place not in self._settling:
+            self._settling[place] = old.settle.remote(), now + min(_TAKING, (deadline - now) / 2)
+        asked, end = self._settling[place]
+        attended = left = None
+        is_answered = bool(ray.wait([asked], timeout=_GLANCE)[0])
+        if is_answered:
+            with contextlib.suppress(ray.exceptions.RayError):  # it is being started again
+                attended, left = ray.get(asked)
+        if attended != 0 and now < end:
+            if is_answered:
+                self._settling[place] = old.settle.remote(), end
+            return False
+        if left != 0:
+            many = "nobody knows how many items" if left is None else f"{left} items at most"
+            _log.warning(
+                "%s: what shard %d on node %s (%s) has drawn, and no learner has, is lost: %s",
+                *(self._setup.name, place.number, place.node, place.host, many),
+            )
+        return True
+
+    def _go_on(self, place: Place) -> None:
+        """A shard stays where it is, though it may have settled."""
+        actor = self._actors.get(place.number)
+        if self._settling.pop(place, None) is not None and place in self._roster.places and actor is not None:
+            with contextlib.suppress(ray.exceptions.RayError):  # its node is dead: the next look says so
+                ray.get(actor.stay.remote())
+        self._limits.move(place.number)
+
     def _move(self, place: Place, others: list[str], alive: Mapping[str, str], old: Any) -> Place | None:
         """The shard on the first of those nodes that can have it; None: on none, and the old one goes on."""
         moved = None
         try:
-            ray.get(old.settle.remote())
             self._write(places=self._roster.places, leaving=frozenset({place.number}))
             with contextlib.suppress(ray.exceptions.RayError):
                 ray.get(self._publish(), timeout=_CLOSING)  # writers go elsewhere, rather than to wait here
@@ -296,9 +338,6 @@ class Keeper:
         finally:
             if moved is None:
                 self._actors[place.number] = old
-        if moved is None:
-            with contextlib.suppress(ray.exceptions.RayError):  # its node is dead: the next look says so
-                ray.get(old.stay.remote())
         return moved
 
     def _move_to(

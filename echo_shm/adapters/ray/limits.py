@@ -1,7 +1,7 @@
 """Rate limiters that hold for all shards: their parts are divided anew as workers and learners change places."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import ray
@@ -55,16 +55,24 @@ class Limits:
                 if one is not None:
                     self._before[name] += sign * _diff(one.tables[name])
 
-    def divide(self, look: Look, actors: Mapping[int, Any]) -> None:
-        """Divides them by what shards did, and will do."""
+    def divide(self, look: Look, actors: Mapping[int, Any], settling: Collection[int] = ()) -> None:
+        """Divides them by what shards did, and will do. Those that settle keep what they have."""
         for name, limiter in self._limited.items():
             infos = {
                 one.number: found[0].tables[name] for one in look.present if (found := look.reports.get(one.number))
             }
             if not infos or len(infos) < len(look.roster.places):
                 continue  # of an absent shard nobody knows what it does: all keep what they have
-            parts, held = self._parts(name, limiter, infos), self._bounds[name]
-            wanted = budgets.divide(*self._whole(name, limiter, infos), limiter.ratio, parts)
+            held = self._bounds[name]
+            low, high = self._whole(name, limiter, infos)
+            for number in held.keys() & infos.keys() & set(settling):
+                del infos[number]
+                low = low - held[number].low if math.isfinite(low) else low
+                high = high - held[number].high if math.isfinite(high) else high
+            if not infos:
+                continue
+            parts = self._parts(name, limiter, infos)
+            wanted = budgets.divide(low, high, limiter.ratio, parts)
             if any(
                 number not in held or budgets.is_far(held[number], one, parts[number], limiter.ratio)
                 for number, one in wanted.items()

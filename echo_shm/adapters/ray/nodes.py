@@ -1,5 +1,6 @@
 """The nodes of a cluster, as those see them that place shards there."""
 
+import math
 import os
 import platform
 import shutil
@@ -68,9 +69,9 @@ def alive() -> dict[str, str]:
     return {one["NodeID"]: one["NodeManagerAddress"] for one in ray.nodes() if one["Alive"]}
 
 
-def draining() -> set[str]:
-    """The ids of nodes that are being drained: they end soon."""
-    return set(state.get_draining_nodes())
+def draining() -> dict[str, float]:
+    """The nodes that are being drained, by their ids, and when they end at the latest (as ``time.time()`` counts)."""
+    return {node: ms / 1000 if ms else math.inf for node, ms in state.get_draining_nodes().items()}
 
 
 def on(node: str) -> dict[str, Any]:

@@ -251,8 +251,10 @@ class RayReplay:
         learners: none is lost. Each shard has room for items that were drawn and are not done: for two batches, or four
         where there is one shard; the first learner's n decides. Where more learners than that share a shard, each takes
         items before its batch is full, if none comes for a tenth of a second; and so it does where a shard is handed
-        over. An iteration that ends leaves these to the next one of this process, and they are lost if it is killed. Of
-        a shard that is handed over, what was drawn is lost if no learner asks for a batch for 5 seconds.
+        over. An iteration that ends leaves these to the next one of this process, and they are lost if it is killed. A
+        shard is handed over once iterations have taken what it has drawn for them, or have had a minute for that, or
+        half of the time that Ray gives its node if that is less. What nobody has taken then is lost, and the log says
+        how much at most.
 
         Args:
             n: How many items, 1 or more.

@@ -6,7 +6,6 @@ import functools
 import math
 import os
 import threading
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,6 @@ from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import Replay, ReplayClient, Table, TableInfo
 from echo_shm.replay.sources import end_left
 from echo_shm.spec import Tree
-
-#: How long a shard that leaves waits for learners to use what was drawn for them, and between two looks (seconds).
-_TAKING, _NAP = 5.0, 0.005
 
 
 @dataclass(frozen=True)
@@ -112,6 +108,7 @@ class Shard:
         self._name, self._folder = setup.store_of(place), setup.folder_of(place.number)
         self._leaving = contextlib.ExitStack()
         self._is_settling = False
+        self._bounding = threading.Lock()  # calls come on several threads: held while limits are set
         self._is_new = False
         self._refusal: EchoShmError | None = None
         handing.remove_all(self._name)
@@ -123,11 +120,9 @@ class Shard:
             self._refusal = error  # the keeper asks for it: an error of a constructor reaches nobody as what it is
             return
         if self._replay._rings.are_shut:  # the one before was killed while it left
-            for table in setup.tables:
-                if budgets.is_limited(table.rate_limiter):
-                    self._replay._set_limits(table.name, math.inf, math.inf)
-            self._replay._rings.shut_out()
+            self._shut_out()
             self._reopen()
+            self._is_settling = False
             self._hold(self._replay)
         self._metrics = Metrics(setup.name, place.number)
         self._relay = Relay(self._name, place.node)
@@ -247,7 +242,9 @@ class Shard:
 
     def set_limits(self, table: str, low: float, high: float) -> None:
         """As :meth:`Replay.set_limits`; but the range may be narrow, or empty, for as long as others are told."""
-        self._replay._set_limits(table, low, high)
+        with self._bounding:
+            if not self._is_settling:  # otherwise it is a late word
+                self._replay._set_limits(table, low, high)
 
     def info(self, table: str) -> TableInfo:
         """As :meth:`Replay.info`."""
@@ -261,16 +258,22 @@ class Shard:
 
     # -- leaving
 
-    def settle(self) -> None:
-        """Nothing is drawn any more of tables whose draws are counted. Returns once learners have what was drawn."""
-        self._is_settling = True  # learners then take what is there, and do not wait for more
-        limited = [table.name for table in self._setup.tables if table.max_times_sampled]
-        for table in self._setup.tables:
-            if table.max_times_sampled or budgets.is_limited(table.rate_limiter):
-                self._replay._set_limits(table.name, math.inf, math.inf)  # all is let in
-        end = time.monotonic() + _TAKING
-        while self._replay._rings.untaken(limited) and time.monotonic() < end:
-            time.sleep(_NAP)  # learners say no word when they have used a batch
+    def settle(self) -> tuple[int, int]:
+        """Nothing is drawn any more of tables whose draws are counted. Writers go on, within the limits that there are.
+
+        It may be called again.
+
+        Returns:
+            How many items were drawn and are not done: those that a learner can take, and all.
+
+        """
+        counted = [table.name for table in self._setup.tables if table.max_times_sampled]
+        with self._bounding:
+            if not self._is_settling:
+                self._is_settling = True  # learners then take what is there, and do not wait for more
+                for name in counted:
+                    self._replay._set_limits(name, math.inf, self.info(name).limiter.max_diff)
+        return self._replay._rings.untaken(counted)
 
     def leave(self) -> Origin | None:
         """Takes nothing any more, and has what the shard holds ready for another node.
@@ -281,7 +284,7 @@ class Shard:
             Where it is to be had; None: it is in the shard's directory.
 
         """
-        self._replay._rings.shut_out()
+        self._shut_out()
         if self._folder is not None:
             self._replay.close()
             return None
@@ -290,6 +293,15 @@ class Shard:
         sending = handing.Sending(folder, self._place.host, self._keys)
         self._leaving.callback(sending.close)
         return sending.origin
+
+    def _shut_out(self) -> None:
+        """Stores all that writers have sent, and takes no more."""
+        with self._bounding:
+            self._is_settling = True
+            for table in self._setup.tables:
+                if table.max_times_sampled or budgets.is_limited(table.rate_limiter):
+                    self._replay._set_limits(table.name, math.inf, math.inf)  # all is let in
+        self._replay._rings.shut_out()
 
     def stay(self) -> None:
         """No other node has taken the shard: it goes on here. One that was killed since :meth:`leave` does so."""

@@ -29,13 +29,13 @@ class Source(Protocol):
     """One shard, as a learner sees it."""
 
     def ask(self, n: int) -> None:
-        """From now on batches of n items come. What was drawn ahead so far goes back."""
+        """From now on batches of n items come. What was drawn ahead so far goes to others, or to nobody."""
 
     def next(self) -> Batch | None:
         """The next batch; None: there is none now."""
 
     def close(self) -> None:
-        """Ends. What was drawn ahead goes back."""
+        """Ends. What was drawn ahead goes to others, or to nobody."""
 
 
 class Clients:
@@ -148,7 +148,7 @@ class ShardSource:
         self._coming: Generator[Batch | None] | None = None
 
     def ask(self, n: int) -> None:
-        """From now on batches of n items come. What was drawn ahead so far goes back."""
+        """From now on batches of n items come. What was drawn ahead so far goes to others, or to nobody."""
         self.close()
         self._n = n
 
@@ -174,7 +174,7 @@ class ShardSource:
         return found.pop()
 
     def close(self) -> None:
-        """Ends. What was drawn ahead goes back."""
+        """Ends. What was drawn ahead goes to others, or to nobody."""
         coming, self._coming = self._coming, None
         if coming is not None:
             with contextlib.suppress(ConnectionClosedError, OSError):

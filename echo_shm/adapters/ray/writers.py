@@ -44,6 +44,7 @@ class RayWriter:
         self._lock = threading.RLock()
         self._by_hand: int | None = None
         self._closed = False
+        self._closer: int | None = None  # the thread that is in close()
         self._writer: Writer | RemoteWriter
         self._begin()
 
@@ -59,9 +60,12 @@ class RayWriter:
     # -- going on elsewhere
 
     def _move(self, failed: Writer | RemoteWriter, error: ConnectionClosedError) -> None:
-        """Goes on with another shard, unless another thread has done so, or this writer or the replay is closed."""
+        """Goes on with another shard, unless another thread has done so, or this writer or the replay is closed.
+
+        Once a thread closes this writer, it alone does so: it may be delivering what was sent.
+        """
         with self._lock:
-            if self._closed:
+            if self._closed or self._closer not in (None, threading.get_ident()):
                 raise error
             if failed is not self._writer:
                 return
@@ -263,6 +267,7 @@ class RayWriter:
             ConnectionClosedError: The replay was closed before all was delivered.
 
         """
+        self._closer = threading.get_ident()
         while not self._closed:
             writer = self._writer
             try:

@@ -4,8 +4,9 @@ A batch is acknowledged when its user asks for the next one, or says that it is 
 was received and not handed out by then is dropped if the connection is lost: the server sends it again, to this learner
 or to another one.
 
-With ``early`` a batch is acknowledged before that if it keeps others waiting. It is this process's alone from then on,
-also if the connection is lost, and does not come again if the process is killed. That suits draws which nobody counts.
+With ``early`` all that has come is acknowledged before that, once some of it keeps others waiting. It is this process's
+alone from then on, also if the connection is lost: nobody gets what the user has not taken when it ends. That suits
+items that may be drawn any number of times.
 """
 
 import logging
@@ -47,7 +48,7 @@ class Batches:
             works on included.
         check: Raises if a batch's items, whose spec it gets, are not what this learner expects.
         grace: How many seconds to try to connect again.
-        early: Whether to acknowledge at once what keeps others waiting.
+        early: Whether to acknowledge what has come once some of it keeps others waiting.
 
     """
 
@@ -176,7 +177,7 @@ class Batches:
             return self._ended and not self._ready
 
     def close(self) -> None:
-        """Acknowledges what was taken, and disconnects. What was not taken goes to another learner."""
+        """Acknowledges what was taken, and disconnects. What is not acknowledged goes to another learner."""
         if lib.es_api_fork_generation() != self._generation:
             return
         with self._changed:

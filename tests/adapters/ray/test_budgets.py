@@ -1,7 +1,9 @@
 """A rate limiter that is divided among shards allows what it allows, and never blocks."""
 
 import math
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from harness.packages import need
 from hypothesis import given, settings
@@ -9,9 +11,10 @@ from hypothesis import strategies as st
 
 need("ray")
 
-from echo_shm import Table  # noqa: E402
-from echo_shm.adapters.ray import budgets  # noqa: E402
+from echo_shm import Replay, Table  # noqa: E402
+from echo_shm.adapters.ray import budgets, limits  # noqa: E402
 from echo_shm.adapters.ray.budgets import Bounds, Part  # noqa: E402
+from echo_shm.adapters.ray.directory import Look, Place, Report, Roster  # noqa: E402
 from echo_shm.replay import MinSize, Queue, SampleToInsertRatio  # noqa: E402
 
 #: Of a sum of bounds.
@@ -116,3 +119,35 @@ def test_too_narrow_a_range():
     budgets.check(table, 2)
     with pytest.raises(ValueError, match=r"table 't': .* range of 20.0, and 3 shards need one of 30.0 or more"):
         budgets.check(table, 3)
+
+
+def test_a_shard_that_settles_keeps_its_part(monkeypatch):
+    """A new one gets its part of the rest, and all together never have more than the whole."""
+    table, told = Table("q", rate_limiter=Queue(100)), {}
+    replays = [Replay({"x": np.array(0)}, 100, [table]) for _ in range(3)]
+    monkeypatch.setattr(limits, "ray", SimpleNamespace(wait=lambda calls, **_: (calls, []), get=lambda found: found))
+
+    def actor(number):
+        def remote(_, low, high):
+            told[number] = Bounds(low, high)
+
+        return SimpleNamespace(set_limits=SimpleNamespace(remote=remote))
+
+    def look(n):
+        reports = {i: (Report(i, 0, 0, 100, {"q": replays[i].info()}, 0), 0.0) for i in range(n)}
+        return Look(Roster(1, tuple(Place(i, 0, "", "", 0) for i in range(n))), reports)
+
+    actors = {i: actor(i) for i in range(3)}
+    made = limits.Limits([table])
+    made.divide(look(2), actors)
+    before = told.pop(0)
+    for k in range(10):
+        replays[1].add({"x": np.array(k)})
+    made.divide(look(3), actors, {0})
+    assert set(told) == {1, 2}
+    assert sum(one.high for one in (before, *told.values())) == pytest.approx(100, abs=NEAR)
+    assert sum(one.low for one in (before, *told.values())) == pytest.approx(0, abs=NEAR)
+    assert told[2].high > 1
+    made.divide(look(3), actors)
+    assert sum(one.high for one in told.values()) == pytest.approx(100, abs=NEAR)
+    assert set(told) == {0, 1, 2}

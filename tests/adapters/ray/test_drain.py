@@ -2,6 +2,8 @@
 
 import contextlib
 import itertools
+import math
+import re
 import threading
 import time
 from collections import Counter
@@ -62,9 +64,9 @@ def made():
 
 @pytest.fixture
 def draining(monkeypatch):
-    """The nodes that the keeper, which is in this process, takes for drained ones."""
-    found = set()
-    monkeypatch.setattr(nodes, "draining", lambda: set(found))
+    """The nodes that the keeper, which is in this process, takes for drained ones, and when they end."""
+    found = {}
+    monkeypatch.setattr(nodes, "draining", lambda: dict(found))
     return found
 
 
@@ -79,7 +81,7 @@ def test_keys_and_priorities_move(made, draining, caplog):
         assert set(batch.key["shard"].tolist()) == {1}
         chosen = batch.key[batch.data["k"] == batch.data["k"][0]][:1]
         replay.update(chosen, [7.0])
-        draining.add(second.id)
+        draining[second.id] = math.inf
         until(lambda: place_of(replay, 1).incarnation == 1)
         assert place_of(replay, 1).node == third.id
         batch = next(one for one in batches if chosen[0] in one.key)
@@ -88,10 +90,74 @@ def test_keys_and_priorities_move(made, draining, caplog):
         replay.update(chosen, [0.0])
         until(lambda: chosen[0] not in next(batches).key)
         batches.close()
-        draining.update({first.id, third.id})
+        draining.update({first.id: math.inf, third.id: math.inf})
         until(lambda: "there is no other node: its shard 1 stays" in caplog.text)
         assert place_of(replay, 1).incarnation == 1
         assert not replay.losses
+
+
+@contextlib.contextmanager
+def two_queues(made):
+    """A replay of queues on two nodes, a learner that has had its first batch, and which items that had.
+
+    Each shard was given 200 items, by a worker of its number.
+    """
+    first, second, _ = made.nodes
+    with RayReplay(EXAMPLE, 1000, [Table("q", rate_limiter=Queue(800))], shards=[first.id, second.id]) as replay:
+        for i, node in ((1, second), (0, first)):  # the last one has most room
+            replay.spawn(numbered_as, 1, [i], [200], **on(node)).join(60)
+        batches = replay.dataset_iter(16, timeout=60)
+        yield replay, batches, pairs(next(batches))
+        batches.close()
+
+
+def numbered_as(writer, _, i, n):
+    """As numbered(), of another number."""
+    numbered(writer, i, n)
+
+
+def is_settling(replay, number):
+    """Whether a shard waits for learners, before it is handed over."""
+    return replay._look().reports[number][0].settling
+
+
+def test_a_learner_that_pauses(made, draining):
+    """A shard is handed over when learners have what it has drawn. The others go on meanwhile."""
+    with two_queues(made) as (replay, batches, came):
+        draining[made.nodes[1].id] = math.inf
+        until(lambda: is_settling(replay, 1))
+        replay.spawn(numbered_as, 1, [2], [100], **on(made.nodes[0])).join(60)
+        assert (place_of(replay, 1).incarnation, is_settling(replay, 1)) == (0, True)
+        while len(came) < 500:
+            came += pairs(next(batches))
+        until(lambda: place_of(replay, 1).incarnation == 1)
+        each = [(i, k) for i in range(2) for k in range(200)] + [(2, k) for k in range(100)]
+        assert Counter(came[:500]) == Counter(each)
+
+
+def test_a_node_that_does_not_drain_after_all(made, draining):
+    """Nothing is handed over, and its shard goes on."""
+    with two_queues(made) as (replay, batches, came):
+        draining[made.nodes[1].id] = math.inf
+        until(lambda: is_settling(replay, 1))
+        draining.clear()
+        until(lambda: not is_settling(replay, 1))
+        while len(came) < 400:
+            came += pairs(next(batches))
+        assert len(set(came)) == 400
+        assert place_of(replay, 1).incarnation == 0
+
+
+def test_a_learner_that_pauses_for_too_long(made, draining, caplog):
+    """The shard is handed over while there is time. What it had drawn is lost, and said; nothing else is."""
+    with two_queues(made) as (replay, batches, came):
+        draining[made.nodes[1].id] = time.time() + 6
+        until(lambda: place_of(replay, 1).incarnation == 1)
+        (most,) = (int(words) for words in re.findall(r"what shard 1 .* is lost: (\d+) items at most", caplog.text))
+        assert 0 < most <= 33 + 16  # what a learner of 16 has room for, and what it has in hand
+        while len(came) < 400 - most:
+            came += pairs(next(batches))
+        assert len(set(came)) == len(came)
 
 
 LARGE = {"worker": np.int64(0), "k": np.int64(0), "filler": np.zeros(2048)}
@@ -132,7 +198,7 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
     monkeypatch.setattr("echo_shm.adapters.ray.replay.Keeper", Keeper)
     with RayReplay(LARGE, 10_000, shards=[second.id]) as replay, replay.writer() as writer:
         large(writer, 0, 3000)
-        draining.update({second.id, third.id})
+        draining.update({second.id: math.inf, third.id: math.inf})
         large(writer, 1, 300)  # beyond the bridge: what is on its way when the shard takes no more goes back to it
         until(lambda: "no other node could take it over" in caplog.text)
         (name,) = killed
