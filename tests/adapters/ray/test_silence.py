@@ -1,5 +1,6 @@
 """When a writer, or its subscriber, goes on with another shard, and when not. No cluster is needed."""
 
+import threading
 from types import SimpleNamespace
 
 import pytest
@@ -13,6 +14,7 @@ from echo_shm import ConnectionClosedError  # noqa: E402
 from echo_shm.adapters.ray import nodes, silence  # noqa: E402
 from echo_shm.adapters.ray.directory import Roster  # noqa: E402
 from echo_shm.adapters.ray.subscriber import RaySubscriber  # noqa: E402
+from echo_shm.adapters.ray.writers import RayWriter  # noqa: E402
 
 HERE, ELSEWHERE = "here", "elsewhere"
 
@@ -96,3 +98,30 @@ def test_weights_that_end_alone(is_first):
     with pytest.raises(ConnectionClosedError, match="the weights have ended"):
         RaySubscriber(writer, None, 1.0) if subscriber is None else subscriber.wait(1)
     assert writer.others == shards[1:]
+
+
+def test_a_writer_that_is_being_closed():
+    """Another thread's call that fails moves nothing: what was sent is being delivered."""
+    writer, seen = RayWriter.__new__(RayWriter), []
+    writer._lock, writer._closed, writer._closer = threading.RLock(), False, None
+
+    class Closing:
+        _left = None
+
+        def close(self):
+            if not seen:
+                thread = threading.Thread(target=self.fail)
+                thread.start()
+                thread.join()
+
+        def fail(self):
+            seen.append("began")
+            try:
+                writer._move(self, ConnectionClosedError("not attached"))
+            except Exception as error:
+                seen.append(repr(error))
+
+    writer._writer = Closing()
+    writer.close()
+    assert seen == ["began", "ConnectionClosedError('not attached')"]
+    assert writer.ring_closed
