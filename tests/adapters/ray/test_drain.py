@@ -126,13 +126,13 @@ def test_a_learner_that_pauses(made, draining):
     with two_queues(made) as (replay, batches, came):
         draining[made.nodes[1].id] = math.inf
         until(lambda: is_settling(replay, 1))
-        replay.spawn(numbered_as, 1, [2], [100], **on(made.nodes[0])).join(60)
+        replay.spawn(numbered_as, 1, [2], [112], **on(made.nodes[0])).join(60)
         assert (place_of(replay, 1).incarnation, is_settling(replay, 1)) == (0, True)
-        while len(came) < 500:
+        while len(came) < 512:
             came += pairs(next(batches))
         until(lambda: place_of(replay, 1).incarnation == 1)
-        each = [(i, k) for i in range(2) for k in range(200)] + [(2, k) for k in range(100)]
-        assert Counter(came[:500]) == Counter(each)
+        each = [(i, k) for i in range(2) for k in range(200)] + [(2, k) for k in range(112)]
+        assert Counter(came) == Counter(each)
 
 
 def test_a_node_that_does_not_drain_after_all(made, draining):
@@ -155,7 +155,7 @@ def test_a_learner_that_pauses_for_too_long(made, draining, caplog):
         until(lambda: place_of(replay, 1).incarnation == 1)
         (most,) = (int(words) for words in re.findall(r"what shard 1 .* is lost: (\d+) items at most", caplog.text))
         assert 0 < most <= 33 + 16  # what a learner of 16 has room for, and what it has in hand
-        while len(came) < 400 - most:
+        while len(came) + 16 <= 400 - most:
             came += pairs(next(batches))
         assert len(set(came)) == len(came)
 
