@@ -35,7 +35,7 @@ WIRE = "wire"
 #: Of each log of a node that did not start.
 _LINES = 30
 
-#: Of a node with Ray's agent, as ``nice`` counts.
+#: Of a node that starts, as ``nice`` counts; and of one with Ray's agent.
 _PRIORITY = -10
 
 
@@ -187,9 +187,9 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
     from ray._private.parameter import RayParams
     from ray._private.services import wait_for_node
 
-    if options.pop("agent", False):
-        _hurry()  # it takes seconds to start, and the raylet ends if it is not there within 15
-    else:  # as where ray[default] is not installed
+    _weigh(os.getpid(), _PRIORITY)  # what a raylet starts takes seconds, and it ends if that is not there within 15
+    has_agent = options.pop("agent", False)
+    if not has_agent:  # as where ray[default] is not installed
         ray._private.utils.get_dashboard_dependency_error = lambda: ImportError("not asked for")
 
     given = {
@@ -205,6 +205,9 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
     params = RayParams(node_ip_address=host, **(given | options))
     node = RayNode(params, head=options["gcs_address"] is None, shutdown_at_exit=False, spawn_reaper=True)
     wait_for_node(node.gcs_address, node.plasma_store_socket_name, LONG)
+    if not has_agent:
+        for pid in (os.getpid(), *(process.pid for process in below(os.getpid()))):
+            _weigh(pid, 0)
     raylet = node.all_processes["raylet"][0].process.pid
     said = {"id": node.node_id, "host": node.node_ip_address, "gcs": node.gcs_address, "raylet": raylet}
     os.write(say, json.dumps(said).encode() + b"\n")
@@ -213,11 +216,12 @@ def _node(host: str | None, apart: bool, say: int, wait: int, options: dict[str,
             os.wait()
 
 
-def _hurry() -> None:
-    """Runs this process and those that it starts before others, where it may."""
-    with contextlib.suppress(OSError):  # not root, or a kernel that does not group sessions
-        os.setpriority(os.PRIO_PROCESS, 0, _PRIORITY)
-        Path("/proc/self/autogroup").write_text(str(_PRIORITY))  # of the session: the kernel weighs sessions first
+def _weigh(pid: int, priority: int) -> None:
+    """Gives all threads of a process that priority, and those that it starts, where it may."""
+    with contextlib.suppress(OSError):  # not root, or it has ended, or a kernel that does not group sessions
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.setpriority(os.PRIO_PROCESS, int(thread), priority)
+        Path(f"/proc/{pid}/autogroup").write_text(str(priority))  # of the session: the kernel weighs sessions first
 
 
 def _print_logs(folder: str) -> None:
