@@ -1,5 +1,6 @@
 """Who waits in a ring, for what, and whom it waits for."""
 
+import math
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -14,6 +15,9 @@ from echo_shm.ring.segment import Segment
 
 #: Most processes that one line names.
 _MOST_NAMED = 3
+
+#: How long a producer may be between two of the short waits that a long one consists of (seconds).
+_BETWEEN = 0.2
 
 #: The help of commands that show waits.
 HELP = """\
@@ -73,6 +77,7 @@ class RingWaits:
         self._in_order = segment.geometry.order == "fifo"
         self._kind = kind
         self._since: dict[tuple[int, int], float] = {}
+        self._seen: dict[tuple[int, int], float] = {}  # when it was last known to wait
         self._before: dict[tuple[int, int], Owner] = {}
         self._learners: tuple[int, float] | None = None  # batches taken, and since when a learner sleeps
 
@@ -86,17 +91,24 @@ class RingWaits:
 
     def _producers(self, attached: Attached, picture: Picture, now: float) -> list[RingWait]:
         since: dict[tuple[int, int], float] = {}
+        seen: dict[tuple[int, int], float] = {}
         owners: dict[tuple[int, int], Owner] = {}
         for owner, state in attached:
             key = owner.index, owner.pid
             before = self._before.get(key)
             owners[key] = owner
+            if owner.role != "producer" or state == "dead":
+                continue
+            is_same = before is not None and before.samples == owner.samples
             # A long wait is a row of short ones. Between two of them it does not count as waiting.
-            still = before is not None and before.samples == owner.samples and before.blocked < owner.blocked
-            if owner.role == "producer" and state != "dead" and (owner.waiting or still):
-                is_same = before is not None and before.samples == owner.samples
-                since[key] = self._since.get(key, now) if is_same else now
-        self._since, self._before = since, owners
+            if owner.waiting or (is_same and before is not None and before.blocked < owner.blocked):
+                seen[key] = now
+            elif is_same and now - self._seen.get(key, -math.inf) < _BETWEEN:
+                seen[key] = self._seen[key]
+            else:
+                continue
+            since[key] = self._since.get(key, now) if is_same else now
+        self._since, self._seen, self._before = since, seen, owners
         if not since or (cause := why_full(picture, attached, self._kind)) is None:
             return []
         waiting = [owner for key, owner in owners.items() if key in since]

@@ -285,6 +285,9 @@ _VECTOR = """
 import os, sys, time
 import gymnasium, numpy as np
 from echo_shm import Server
+from echo_shm.workers import group as groups
+
+groups._STOP_TIMEOUT = 50.0  # processes end as soon as the machine lets them
 
 def play(client, path):
     envs = gymnasium.vector.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * 2)
@@ -332,7 +335,7 @@ def test_vector_environments_are_closed(name, program, tmp_path, context, how):
     assert len(pids) >= 2 + 2 * 2
     running.type(b"\x03" if how == "ctrl-c" else b"\n")
     assert running.result() == 0, running.output
-    assert [path.read_text() for path in paths] == ["closed"] * 2
+    assert [path.read_text() for path in paths] == ["closed"] * 2, running.output
     printed = running.output.split("\r\n")
     assert [line for line in printed if line] == ["plays", *["interrupted"] * (how == "ctrl-c"), "[0, 0]"]
     until(lambda: all(is_gone(pid) for pid in pids), "every process is gone")
