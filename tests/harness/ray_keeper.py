@@ -8,6 +8,7 @@ import contextlib
 import ctypes
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,11 +21,18 @@ from typing import IO, Any
 
 import psutil
 
+from echo_shm.errors import SegmentError
+from echo_shm.replay import listing
+from echo_shm.ring import lockfile
+from echo_shm.ring.lockfile import WEIGHTS
 from harness.containers import unshare
 from harness.leftovers import SHM
 from harness.processes import die_with_parent
 from harness.programs import run
 from harness.waiting import LONG, until
+
+#: What a guard is called: see ``echo_shm.adapters.ray.guard.watch``.
+_GUARD = re.compile("echo_shm guard of (.+)")
 
 _CLONE_NEWNET = 0x40000000
 _PR_SET_CHILD_SUBREAPER = 36
@@ -51,14 +59,19 @@ def below(pid: int) -> list[psutil.Process]:
 
 
 def end(pid: int) -> None:
-    """Kills all processes below one, then that one, and removes what they had in shared memory."""
+    """Kills all processes below one, then that one, and removes what they had in shared memory.
+
+    What a killed process has left, nobody has; but its guard, which is below it, too, knows of it.
+    """
     files: set[Path] = set()
+    guarded: set[str] = set()
 
     def is_over() -> bool:
         running = below(pid)
         for process in reversed(running):  # the raylet last: those that watch it would complain
             files.update(_shared(process.pid))
             with contextlib.suppress(psutil.Error):
+                guarded.update(match[1] for word in process.cmdline() if (match := _GUARD.fullmatch(word)))
                 process.kill()
         return not running
 
@@ -68,6 +81,12 @@ def end(pid: int) -> None:
             os.kill(pid, signal.SIGKILL)
     for file in files:
         file.unlink(missing_ok=True)
+    for name in (one + ending for one in guarded for ending in ("", WEIGHTS)):
+        with contextlib.suppress(SegmentError):  # there is none; or a process of another node has it
+            if name in listing.names():
+                listing.remove(name)
+            else:
+                lockfile.collect(name)
 
 
 def _shared(pid: int) -> Iterator[Path]:

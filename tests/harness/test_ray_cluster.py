@@ -3,6 +3,7 @@
 import os
 import signal
 import socket
+import subprocess
 import sys
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from echo_shm.ring import lockfile
 from harness import packages, ray_cluster
 from harness.leftovers import SHM
 from harness.processes import is_gone, stop
@@ -35,6 +37,18 @@ with cluster(1, isolated=True, connect=False) as made:
 """
 
 
+#: A process that leaves a ring, whose name is in argv, and a guard of it that waits long.
+_LEAVER = """
+import os, signal, sys
+import numpy as np
+from echo_shm import Server
+from echo_shm.adapters.ray import guard
+server = Server(np.zeros(2), 4, name=sys.argv[1])
+guard.watch(sys.argv[1], 1000.0)
+os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
 @pytest.fixture(autouse=True)
 def can_isolate() -> None:
     """Skips where no network namespace can be made."""
@@ -51,6 +65,9 @@ class _Inhabitant:
 
     def where(self) -> tuple[str, int, int]:
         return ray.get_runtime_context().get_node_id(), os.getpid(), self._listener.getsockname()[1]
+
+    def leave(self, name: str) -> int:
+        return subprocess.run([sys.executable, "-c", _LEAVER, name]).returncode
 
     def accept(self) -> None:
         self._connection, _ = self._listener.accept()
@@ -105,6 +122,10 @@ def test_a_node_is_cut_off_and_joined_again_and_slow_and_dies(name: str) -> None
             node.delay()
             assert node.traffic()[0] - before[0] > sent
 
+        left = f"{name}-left"  # by a process that is gone: none that is killed with the node has it
+        assert ray.get(actor.leave.remote(left)) == -signal.SIGKILL
+        assert left in lockfile.names()
+
         assert file.exists()
         pids = _pids(node)
         stop(pid)  # a worker that hangs, and that its raylet leaves behind
@@ -113,6 +134,7 @@ def test_a_node_is_cut_off_and_joined_again_and_slow_and_dies(name: str) -> None
         made.kill(node)
         until(lambda: all(map(is_gone, pids)), "its processes have ended")
         assert not file.exists()
+        assert left not in lockfile.names()
         assert not _connects(node, port)
         pids, folder = _pids(head), made.folder
     _assert_nothing_is_left(pids, folder)
