@@ -92,7 +92,8 @@ def test_producers_wait_for_the_learner_that_holds_the_oldest_batch(name: str, b
             owners = {one.index: one for one in RingView(Segment.attach(name, read_only=True)).owners()}
             assert [owners[one].role for one in wait.waiting] == ["producer"]
             assert [owners[one].role for one in wait.on] == ["learner"]
-            until(lambda: [one for one in look(least=1.0) if one.of_producers], "it has lasted for a second")
+            (wait,) = until(lambda: [one for one in look(least=1.0) if one.of_producers], "it has lasted for a second")
+            assert wait.seconds >= 1
         blocked.result()
         assert look.said(of_producers=True) == ""
 
