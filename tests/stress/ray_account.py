@@ -1,5 +1,6 @@
 """The account of a storm on a replay over nodes: what came to the learners of its queue, against what was sent."""
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -49,6 +50,11 @@ class Account:
         """How many that were in none of them."""
         return sum(map(len, self.missing.values())) - self.missing_of(shards)
 
+    def missing_by_shards(self) -> str:
+        """How many confirmed steps have not come, by the shards that they may be in."""
+        counts = Counter(str(sorted(found)) for missing in self.missing.values() for found in missing)
+        return f"missing by shards: {dict(counts)}"
+
     def settle(self, lost: set[int], learners: int, cut: int) -> dict[str, int]:
         """At the end: fails if a step is lost that may not be, or doubled.
 
@@ -68,7 +74,7 @@ class Account:
             "missing elsewhere": missing,
         }
         print(figures, flush=True)
-        assert missing == 0, f"{missing} steps are lost"
+        assert missing == 0, f"{missing} steps are lost; {self.missing_by_shards()}"
         assert self.twice <= QUEUED * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
         return figures
 

@@ -167,10 +167,15 @@ def learn(replay: Any, folder: Path) -> int:
                 count += 1
                 if has_said(folder, "end"):
                     break
-    for batch in replay.dataset_iter(1, "queued", timeout=0.5):  # what it has of a batch that is not full, too
+    take_rest(replay, log)  # what this process has taken for a batch that is not full, too
+    return count
+
+
+def take_rest(replay: Any, log: Log) -> None:
+    """Notes what is left in table ``queued``, item by item, until nothing comes for a moment."""
+    for batch in replay.dataset_iter(1, "queued", timeout=0.5):
         assert not stamped.torn(batch.data).size, f"torn: {batch}"
         log.note(batch)
-    return count
 
 
 @ray.remote(num_cpus=0, max_restarts=-1, max_task_retries=-1, scheduling_strategy="SPREAD")

@@ -14,7 +14,7 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -264,16 +264,14 @@ class Storm:
         until(lambda: not {one.node for one in replay._look().roster.places} & self._dead, "losses are known", 4 * LONG)
         (folder / "stop").touch()
         self._workers.join(8 * LONG)
-        account, still = Account(folder), 0
-        # Two learners may each have some of a batch that is not full: those come in the end.
-        while account.missing_elsewhere(self._lost()) >= 2 * actors.QUEUED - 1 and still < 20:
-            self._wait(1.0)
-            now = Account(folder)
-            account, still = now, still + 1 if now.came == account.came else 0
+        # Two learners may each have some of a batch that is not full, and what they give back is taken last.
+        self._while_steps_come(2 * actors.QUEUED - 1, lambda: self._wait(1.0))
         (folder / "end").touch()
         self._own.result()
         batches = self._draws.thread.result()
         ray.get(self._learning, timeout=2 * LONG)
+        log = actors.Log(folder)
+        self._while_steps_come(1, lambda: actors.take_rest(replay, log))
         self._publisher.close()
         account = Account(folder)
         # Ray may have taken nodes for dead since the last event: their raylets end themselves.
@@ -289,6 +287,24 @@ class Storm:
             "batches drawn": batches,
             "versions": self._version,
         }
+
+    def _while_steps_come(self, least: int, take: Callable[[], None]) -> None:
+        """Calls this again and again, until fewer confirmed steps are missing, or none comes any more.
+
+        A shard that is being started again may have what is missing: nothing is given up before all shards are there.
+        """
+        account, still, deadline = Account(self._folder), 0, time.monotonic() + 8 * LONG
+        while account.missing_elsewhere(self._lost()) >= least and still < 20:
+            assert time.monotonic() < deadline, f"{account.missing_by_shards()}; shards that are away: {self._away()}"
+            take()
+            now = Account(self._folder)
+            still = 0 if now.came != account.came or self._away() else still + 1
+            account = now
+
+    def _away(self) -> set[int]:
+        """The shards of which nothing is heard."""
+        look = self._replay._look()
+        return {one.number for one in look.roster.places} - {one.number for one in look.present}
 
     def _lost(self) -> set[int]:
         return {loss.number for loss in self._replay.losses}
