@@ -274,8 +274,8 @@ class Storm:
         self._while_steps_come(1, lambda: actors.take_rest(replay, log))
         self._publisher.close()
         account = Account(folder)
-        # Ray may have taken nodes for dead since the last event: their raylets end themselves.
-        self._dead |= {one.id for one in self._cluster.nodes if not psutil.pid_exists(one.raylet)}
+        # Ray may have taken nodes for dead since the last event: they are dead if it says so.
+        self._dead |= {one.id for one in self._cluster.nodes} - nodes.alive().keys()
         nodes_lost = {loss.node for loss in replay.losses}
         assert nodes_lost <= self._dead, f"shards of nodes that live were lost: {nodes_lost - self._dead}"
         assert len({loss.number for loss in replay.losses}) == len(replay.losses)
