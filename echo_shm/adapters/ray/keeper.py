@@ -19,6 +19,7 @@ from echo_shm.adapters.ray.directory import NAMESPACE, Directory, Look, Loss, Pl
 from echo_shm.adapters.ray.handing import Origin
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.limits import Limits
+from echo_shm.adapters.ray.settling import Settling
 from echo_shm.adapters.ray.shards import Setup, Shard
 from echo_shm.errors import EchoShmError, SegmentError
 
@@ -29,10 +30,6 @@ _EVERY = 0.5
 
 #: How long an actor that is of no use any more may take to close (seconds).
 _CLOSING = 10.0
-
-#: How long learners have, at most, to take what a shard has drawn before it is handed over; and how long one look at
-#: that takes, at most (seconds).
-_TAKING, _GLANCE = 60.0, 0.1
 
 
 class Keeper:
@@ -57,8 +54,7 @@ class Keeper:
         self._roster = Roster()
         self._seen = {one.id for one in found}  # nodes that have a shard, or cannot have one
         self._kept: dict[Place, list[str]] = {}  # what could not be handed over, and which nodes there were then
-        #: What is to be handed over once learners have what it has drawn: its last answer, and how long they have.
-        self._settling: dict[Place, tuple[Any, float]] = {}
+        self._settling = Settling(setup.name)
         self._absent: set[int] = set()
         #: What shards that are absent were asked; and since when an actor is dead that Ray does not start again.
         self._asked: dict[Place, Any] = {}
@@ -133,7 +129,7 @@ class Keeper:
             if self._is_dead(place):
                 self._revive(place, look, staying)
         there = [one for one in self._roster.places if one.node in leaving and one.node in alive]
-        for place in [one for one in self._settling if one not in there]:
+        for place in [one for one in self._settling.places if one not in there]:
             self._go_on(place)
         for place in there:
             self._hand_over(place, staying, leaving[place.node])
@@ -141,7 +137,7 @@ class Keeper:
             for node in [one for one in alive if one not in self._seen and one not in leaving]:
                 self._seen.add(node)
                 self._join(node, alive[node])
-        self._limits.divide(look, self._actors, {one.number for one in self._settling})
+        self._limits.divide(look, self._actors, {one.number for one in self._settling.places})
         self._publish()
 
     def _say_absent(self, look: Look) -> None:
@@ -265,10 +261,10 @@ class Keeper:
         one goes on.
         """
         others = [node for node in self._by_shards(alive) if node != place.node]
-        if place not in self._settling and self._kept.get(place) == others:  # nothing is new since
+        if place not in self._settling.places and self._kept.get(place) == others:  # nothing is new since
             return
         old = self._actors.get(place.number)
-        if old is None or (others and not self._has_settled(place, old, deadline)):
+        if old is None or (others and not self._settling.has_settled(place, old, deadline)):
             return
         moved = self._move(place, others, alive, old) if others else None
         if moved is None:
@@ -281,7 +277,7 @@ class Keeper:
                 *("no other node could take it over" if others else "there is no other node", place.number),
             )
             return
-        del self._settling[place]
+        self._settling.leave(place)
         self._limits.move(place.number)
         self._write(places=tuple(moved if one == place else one for one in self._roster.places))
         self._publish()
@@ -293,35 +289,9 @@ class Keeper:
             *(self._setup.name, place.node, place.host, place.number, moved.node, moved.host),
         )
 
-    def _has_settled(self, place: Place, old: Any, deadline: float) -> bool:
-        """Whether learners have what a shard has drawn, or have had their time. Nobody else waits for that."""
-        now = time.time()
-        if place not in self._settling:
-            self._settling[place] = old.settle.remote(), now + min(_TAKING, (deadline - now) / 2)
-        asked, end = self._settling[place]
-        attended = left = None
-        is_answered = bool(ray.wait([asked], timeout=_GLANCE)[0])
-        if is_answered:
-            with contextlib.suppress(ray.exceptions.RayError):  # it is being started again
-                attended, left = ray.get(asked)
-        if attended != 0 and now < end:
-            if is_answered:
-                self._settling[place] = old.settle.remote(), end
-            return False
-        if left != 0:
-            many = "nobody knows how many items" if left is None else f"{left} items at most"
-            _log.warning(
-                "%s: what shard %d on node %s (%s) has drawn, and no learner has, is lost: %s",
-                *(self._setup.name, place.number, place.node, place.host, many),
-            )
-        return True
-
     def _go_on(self, place: Place) -> None:
         """A shard stays where it is, though it may have settled."""
-        actor = self._actors.get(place.number)
-        if self._settling.pop(place, None) is not None and place in self._roster.places and actor is not None:
-            with contextlib.suppress(ray.exceptions.RayError):  # its node is dead: the next look says so
-                ray.get(actor.stay.remote())
+        self._settling.stay(place, self._actors.get(place.number) if place in self._roster.places else None)
         self._limits.move(place.number)
 
     def _move(self, place: Place, others: list[str], alive: Mapping[str, str], old: Any) -> Place | None:

@@ -3,7 +3,9 @@
 import contextlib
 import itertools
 import math
+import os
 import re
+import signal
 import threading
 import time
 from collections import Counter
@@ -135,12 +137,16 @@ def test_a_learner_that_pauses(made, draining):
         assert Counter(came) == Counter(each)
 
 
-def test_a_node_that_does_not_drain_after_all(made, draining):
-    """Nothing is handed over, and its shard goes on."""
+@pytest.mark.parametrize("why", ["it does not drain after all", "the other nodes drain, too"])
+def test_a_shard_stays(made, draining, why):
+    """Nothing is handed over, and it goes on."""
     with two_queues(made) as (replay, batches, came):
         draining[made.nodes[1].id] = math.inf
         until(lambda: is_settling(replay, 1))
-        draining.clear()
+        if why == "it does not drain after all":
+            draining.clear()
+        else:
+            draining.update({one.id: math.inf for one in made.nodes})
         until(lambda: not is_settling(replay, 1))
         while len(came) < 400:
             came += pairs(next(batches))
@@ -148,12 +154,27 @@ def test_a_node_that_does_not_drain_after_all(made, draining):
         assert place_of(replay, 1).incarnation == 0
 
 
+def test_a_shard_is_killed_while_it_waits(made, draining):
+    """The actor that goes on with its store waits as well, and is handed over: nothing comes twice."""
+    with two_queues(made) as (replay, batches, came):
+        draining[made.nodes[1].id] = math.inf
+        until(lambda: is_settling(replay, 1))
+        before = replay._look().reports[1][0].pid
+        os.kill(before, signal.SIGKILL)
+        until(lambda: replay._look().reports[1][0].pid != before and is_settling(replay, 1))
+        until(lambda: place_of(replay, 1).incarnation == 1)
+        with contextlib.suppress(TimeoutError):
+            while len(came) < 400:
+                came += pairs(next(batches))
+        assert Counter(came) == Counter((i, k) for i in range(2) for k in range(200))
+
+
 def test_a_learner_that_pauses_for_too_long(made, draining, caplog):
     """The shard is handed over while there is time. What it had drawn is lost, and said; nothing else is."""
     with two_queues(made) as (replay, batches, came):
         draining[made.nodes[1].id] = time.time() + 6
         until(lambda: place_of(replay, 1).incarnation == 1)
-        (most,) = (int(words) for words in re.findall(r"what shard 1 .* is lost: (\d+) items at most", caplog.text))
+        (most,) = map(int, re.findall(r"what shard 1 .* is lost: (\d+) items at most", caplog.text))
         assert 0 < most <= 33 + 16  # what a learner of 16 has room for, and what it has in hand
         while len(came) + 16 <= 400 - most:
             came += pairs(next(batches))
