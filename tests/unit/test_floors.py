@@ -185,7 +185,7 @@ FLOORS = {
         ["shares", "shards"],
         ["filling"],
         ["mixing", "changes"],
-        ["limits", "merging", "attaching", "silence"],
+        ["limits", "merging", "attaching", "silence", "settling"],
         ["limited"],
         ["writers", "drawing", "checks"],
         ["workers"],
