@@ -57,6 +57,7 @@ class ReplayBuffer(buffers.ReplayBuffer):
     """
 
     dones: Any
+    pos: int
 
     def __init__(
         self,

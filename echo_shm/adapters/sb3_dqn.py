@@ -60,7 +60,8 @@ class PrioritizedReplayBuffer(ReplayBuffer):
         super().__init__(*args, sampler=Prioritized(alpha=alpha), **kwargs)
         self.epsilon = epsilon
 
-    def sample(self, batch_size: int, env: Any = None) -> PrioritizedSamples:  # type: ignore[override]  # it has more
+    # It has more fields. Without Stable-Baselines3 nothing is known of the other type.
+    def sample(self, batch_size: int, env: Any = None) -> PrioritizedSamples:  # type: ignore[override, unused-ignore]
         """Draws transitions. See ``ReplayBuffer``; the weights are for this object's ``beta``."""
         batch = self._transitions.sample(batch_size, self.beta)
         weights = self._tensor(batch.weight.astype(np.float32).reshape(-1, 1))
