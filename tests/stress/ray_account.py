@@ -13,17 +13,20 @@ class Account:
 
     Attributes:
         steps: Of each incarnation, how many times each step came that it has sent.
-        missing: Of each incarnation, its confirmed steps that have not come, each with the shards that it may be in.
+        missing: Of each incarnation, its confirmed steps that have not come, each with the shards that it may be in. A
+            step that a learner had taken early, and that went with it, is not among them.
         sent, confirmed, came, twice: How many steps.
+        with_learners: How many went with learners.
 
     """
 
     def __init__(self, folder: Path) -> None:
         notes, logs = Notes.all(folder), Log.read(folder)
-        items = np.concatenate([np.empty(0, next(iter(logs.values())).dtype), *logs.values()])
+        items = np.concatenate([np.empty(0, next(iter(logs.values())).dtype), *map(_in_batches, logs.values())])
+        early = {pair for log in logs.values() for pair in _in_hand(log)}
         self.steps: dict[int, np.ndarray] = {}
         self.missing: dict[int, list[set[int]]] = {}
-        self.sent = self.confirmed = 0
+        self.sent = self.confirmed = self.with_learners = 0
         for one in notes:
             mine = items[items["incarnation"] == one.number]
             sent, confirmed = one.sent, one.confirmed
@@ -33,7 +36,9 @@ class Account:
             moves = one.moves
             self.steps[one.number] = np.bincount(mine["sequence"], minlength=sent)
             missing = np.flatnonzero(self.steps[one.number][:confirmed] == 0).tolist()
-            self.missing[one.number] = [_shards_of(step, moves) for step in missing]
+            here = [step for step in missing if (one.number, step) not in early]
+            self.with_learners += len(missing) - len(here)
+            self.missing[one.number] = [_shards_of(step, moves) for step in here]
             self.sent, self.confirmed = self.sent + sent, self.confirmed + confirmed
         strangers = set(items["incarnation"].tolist()) - self.steps.keys()
         assert not strangers, f"steps of incarnations that there were not: {strangers}"
@@ -71,10 +76,12 @@ class Account:
             "came": self.came,
             "of them twice": self.twice,
             "went with nodes": self.missing_of(lost),
+            "went with learners": self.with_learners,
             "missing elsewhere": missing,
         }
         print(figures, flush=True)
         assert missing == 0, f"{missing} steps are lost; {self.missing_by_shards()}"
+        assert self.with_learners < QUEUED * (learners + 1), f"{self.with_learners} steps went with {learners} learners"
         assert self.twice <= QUEUED * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
         return figures
 
@@ -83,3 +90,15 @@ def _shards_of(step: int, moves: list[tuple[int, int]]) -> set[int]:
     """Which shards a step may be in: that of its block; and the one before, if the writer moved in that block."""
     before = [(first, shard) for first, shard in moves if first <= step]
     return {shard for _, shard in before[-1:]} | {shard for _, shard in before[-2:-1] if step < before[-1][0] + MANY}
+
+
+def _in_batches(log: np.ndarray) -> np.ndarray:
+    """The items of the batches that a learner has had."""
+    return log[log["shard"] >= 0]
+
+
+def _in_hand(log: np.ndarray) -> list[tuple[int, int]]:
+    """What a learner had taken for its next batch when it was killed: items that it took early, after its last one."""
+    last = np.flatnonzero(log["shard"] >= 0)
+    rest = log[last[-1] + 1 :] if last.size else log
+    return list(zip(rest["incarnation"].tolist(), rest["sequence"].tolist(), strict=True))

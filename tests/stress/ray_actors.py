@@ -15,6 +15,9 @@ import numpy as np
 import ray
 from harness import stamped
 
+from echo_shm.adapters.ray import drawing
+from echo_shm.adapters.ray.filling import Left
+from echo_shm.adapters.ray.limited import LimitedMerger
 from echo_shm.errors import ConnectionClosedError
 
 #: Items of a batch of each table.
@@ -144,21 +147,51 @@ class Log:
 
     def note(self, batch: Any) -> None:
         """One batch, which is whole. The size of its note is a power of two: a kill may cut one that crosses a page."""
-        items = np.zeros(len(batch.key), _ITEM)
+        self._note(batch.key["shard"], batch.data)
+
+    def note_early(self, one: Left) -> None:
+        """An item that is of no batch yet, and done: its shard's number is negative here, that is ``~number``."""
+        self._note([~one.number], one.item.data)
+
+    def _note(self, shards: Any, data: Any) -> None:
+        items = np.zeros(len(shards), _ITEM)
         items["at"] = time.monotonic_ns()
-        items["shard"] = batch.key["shard"]
-        items["incarnation"], items["sequence"] = batch.data["incarnation"], batch.data["sequence"]
+        items["shard"] = shards
+        items["incarnation"], items["sequence"] = data["incarnation"], data["sequence"]
         os.write(self._file, items.tobytes())
 
     @staticmethod
     def read(folder: Path) -> dict[str, Any]:
-        """The items of each learner."""
+        """The notes of each learner."""
         return {path.name: np.fromfile(path, _ITEM) for path in sorted(folder.glob("learner-*"))}
+
+
+class _Noting(LimitedMerger):
+    """Notes the items that it takes before its batch is full, before it says that it is done with them.
+
+    They go with this process if it is killed: see :meth:`RayReplay.dataset_iter`.
+    """
+
+    log: "Log"
+    _takes_all = False
+
+    def _take_all(self) -> bool:
+        self._takes_all = True
+        try:
+            return super()._take_all()
+        finally:
+            self._takes_all = False
+
+    def _put(self, one: Left) -> None:
+        if not self._takes_all:
+            self.log.note_early(one)
+        super()._put(one)
 
 
 def learn(replay: Any, folder: Path) -> int:
     """A learner of table ``queued``: notes what it gets until nothing more comes. Returns how many batches it had."""
     log, count = Log(folder), 0
+    drawing.LimitedMerger, _Noting.log = _Noting, log
     while not has_said(folder, "end"):
         with contextlib.closing(replay.dataset_iter(QUEUED, "queued", timeout=0.5)) as batches:
             for batch in batches:
