@@ -32,8 +32,8 @@ class Stock(Protocol):
     def is_full(self) -> bool:
         """Whether no more come before some of those that are there are taken, and done.
 
-        The ring has no room for more: they are fewer than were wanted, and this learner's share of it; or one of them
-        is in the place that is filled next, and others wait for that.
+        The ring has no room for more. They are fewer than were wanted, and this learner's share of it; or one of them
+        is in the place that is filled next, and others may wait for that, or this learner has fewer than it wants.
         """
 
     def peek(self) -> Batch | None:
@@ -99,7 +99,7 @@ class LocalStock:
         held = len(self._ready) + len(self._taken)
         if self._is_short and held >= max(1, self._share):
             return True
-        if not held or not self._source.count_others():
+        if not held or not (self._is_short or self._source.count_others()):
             return False
         blocking = self._source.next_number - self._source.num_buffers
         return any(lease.number == blocking for lease in (*self._ready, *self._taken))

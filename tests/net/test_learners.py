@@ -373,7 +373,10 @@ def test_several_items_where_there_is_no_room(replay, wheres):
 
 
 def test_an_item_in_the_place_that_is_next(replay):
-    """A learner below its share, whose item is in the place that is filled next, is told that no more come."""
+    """A learner below its share, whose item is in the place that is filled next, is told that no more come.
+
+    It does not matter whether the one that had the others is still there.
+    """
     for number in range(40):
         replay.add(step(number))
     (first, one), (second, other) = stocks(replay, ("near", "near"), 8)
@@ -388,12 +391,15 @@ def test_an_item_in_the_place_that_is_next(replay):
 
     until(drained)
     assert (first.count(2), first.is_full, second.count(1), second.is_full) == (1, True, 0, False)
+    second.close()
+    other.close()
+    assert (first.count(2), first.is_full) == (1, True)
+    assert (first.count(1), first.is_full) == (1, False)  # it has what it wants
     first.take()
     first.done()
     until(lambda: first.count(2) == 2)
-    for stock, learner in ((first, one), (second, other)):
-        stock.close()
-        learner.close()
+    first.close()
+    one.close()
 
 
 def test_the_end_of_an_iteration(replay):

@@ -15,7 +15,7 @@ from echo_shm.adapters.ray.limited import LimitedMerger, LimitedMixer
 from echo_shm.adapters.ray.merging import ORDERED, Merger
 from echo_shm.adapters.ray.mixing import Mixer
 from echo_shm.adapters.ray.shares import Mass, mass_of
-from echo_shm.adapters.ray.sources import PREFETCH, Clients, ShardSource, ShardStock, prefetch_of
+from echo_shm.adapters.ray.sources import Clients, ShardSource, ShardStock, prefetch_of, stock_of
 from echo_shm.replay import Prioritized, Softmax, Table
 from echo_shm.replay.batch_rings import batch_spec
 from echo_shm.replay.layout import lay_out
@@ -93,8 +93,8 @@ class ShardsOfTable:
 
     def stock(self, number: int) -> ShardStock:
         """The items of one of them. It draws ahead what several batches have of it."""
-        ahead = self._n * (2 if len(self._places) > 1 else PREFETCH) + 1
-        return ShardStock(self._clients, self._where(number), self._table, ahead, lambda: self._is_settling(number))
+        where, ahead = self._where(number), stock_of(self._n, self._item_bytes, is_alone=len(self._places) == 1)
+        return ShardStock(self._clients, where, self._table, ahead, lambda: self._is_settling(number))
 
     def _is_settling(self, number: int) -> bool:
         found = None if self._look is None else self._look.reports.get(number)

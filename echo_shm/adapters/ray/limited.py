@@ -123,7 +123,9 @@ class _Limited:
     def _must_take(self, number: int) -> bool:
         """Whether what is there of a shard has to be taken, though the batch is not whole."""
         stock = self._of(number)
-        return stock.is_settling or (time.monotonic() - self._since > PATIENCE and stock.is_full)
+        # Nobody waits for room in a shard that is absent.
+        has_waited = time.monotonic() - self._since > PATIENCE and number in self._masses
+        return stock.is_settling or (has_waited and stock.is_full)
 
     def _look(self) -> None:
         """What the shards say now. Those that are gone, or absent, are not waited for.

@@ -18,6 +18,10 @@ _T = TypeVar("_T")
 #: take a while to come, and a few small ones would be used up meanwhile.
 PREFETCH, _FAR_BYTES, _FAR_MOST = 4, 1 << 20, 32
 
+#: How many batches a shard has places for of single items, if these have at most ``_STOCK_BYTES``. Places are filled in
+#: order, so a learner that still needs the oldest one lets others have all but one of these batches meanwhile.
+_STOCK, _STOCK_BYTES = 8, 64 << 20
+
 #: How long a shard may refuse that is there (seconds).
 _REFUSED = 10.0
 
@@ -83,6 +87,12 @@ class Clients:
 def prefetch_of(batch_bytes: int, is_near: bool) -> int:
     """How many batches of so many bytes a shard draws ahead, on this node or another one."""
     return PREFETCH if is_near else min(max(PREFETCH, _FAR_BYTES // max(1, batch_bytes)), _FAR_MOST)
+
+
+def stock_of(n: int, item_bytes: int, *, is_alone: bool) -> int:
+    """How many single items a shard draws ahead, of which batches of n are made: two at least, or four if alone."""
+    least = n * (PREFETCH if is_alone else 2)
+    return max(least, min(n * _STOCK, _STOCK_BYTES // max(1, item_bytes))) + 1
 
 
 class _Shard:

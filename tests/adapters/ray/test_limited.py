@@ -347,6 +347,20 @@ def test_a_shard_that_is_absent_for_a_while(sampler):
     batches.close()
 
 
+def test_room_in_a_shard_that_is_absent():
+    """Nobody waits for it, so nothing is taken before the batch is whole."""
+    shard = Shard(queue_of(0, range(9), Fifo()), 3)
+    shards = Shards([shard, Shard(queue_of(1, (), Fifo()))])
+    batches = mixed(shards, 12, Fifo())
+    assert batches._of(0).count(4) == 3
+    shards.found = {1: shards.found[1]}
+    assert batches.next() is None
+    assert len(shard.held) == 3
+    shards.look()
+    assert batches.next() is None
+    assert not shard.held
+
+
 def test_patience(clock, monkeypatch):
     """A learner that needs more than its share waits for others a while, from when the last item came."""
     monkeypatch.setattr(limited, "PATIENCE", 5.0)

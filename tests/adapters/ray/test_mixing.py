@@ -16,7 +16,7 @@ from echo_shm import Replay, ReplayClient, Table, TcpTransport  # noqa: E402
 from echo_shm.adapters.ray.merging import Merger  # noqa: E402
 from echo_shm.adapters.ray.mixing import Mixer  # noqa: E402
 from echo_shm.adapters.ray.shares import Mass, Shares, mass_of  # noqa: E402
-from echo_shm.adapters.ray.sources import prefetch_of  # noqa: E402
+from echo_shm.adapters.ray.sources import prefetch_of, stock_of  # noqa: E402
 from echo_shm.replay import MaxHeap, Prioritized, Softmax, Uniform  # noqa: E402
 
 #: With so many draws of so many items, a right sampler exceeds this one time in ten thousand (normal approximation).
@@ -239,6 +239,13 @@ def test_how_many_batches_are_drawn_ahead():
     assert [prefetch_of(nbytes, is_near=True) for nbytes in (0, 1, 1 << 30)] == [4, 4, 4]
     sizes = (0, 1, 1 << 15, 1 << 16, 1 << 18, 1 << 30)
     assert [prefetch_of(nbytes, is_near=False) for nbytes in sizes] == [32, 32, 32, 16, 4, 4]
+
+
+def test_places_of_single_items():
+    """Eight batches, or what 64 MiB hold; but two, or four of the only shard."""
+    sizes = (0, 1, 1 << 15, 1 << 16, 1 << 17, 1 << 30)
+    assert [stock_of(256, nbytes, is_alone=False) - 1 for nbytes in sizes] == [2048, 2048, 2048, 1024, 512, 512]
+    assert [stock_of(256, nbytes, is_alone=True) - 1 for nbytes in sizes] == [2048, 2048, 2048, 1024, 1024, 1024]
 
 
 def test_masses_are_looked_at_again():
