@@ -15,6 +15,7 @@ import ray
 
 from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.weights import Offer, Offers
+from echo_shm.errors import ConnectionClosedError
 from echo_shm.replay import TableInfo
 
 #: The directories' namespace of Ray's, where each has its replay's name.
@@ -199,6 +200,7 @@ class Watch:
         threading.Thread(target=self._run, name="echo_shm-watch", daemon=True).start()
 
     def _run(self) -> None:
+        nodes.never_start()
         while not self._ended:
             began = time.monotonic()
             if not nodes.is_connected(self._node):
@@ -207,7 +209,7 @@ class Watch:
             try:
                 roster, reports = ray.get(self._directory.look.remote(), timeout=ABSENT)
                 self._take(Look(roster, reports))
-            except ray.exceptions.ActorDiedError:  # for good: its owner has closed it, or has ended
+            except (ray.exceptions.ActorDiedError, ConnectionClosedError):  # its owner has closed it; or Ray has ended
                 self._close()
                 return
             except (ray.exceptions.RayError, ValueError):  # it is killed, or this node is cut off: asked again

@@ -109,13 +109,15 @@ class Keeper:
     # -- looking
 
     def _run(self) -> None:
+        nodes.never_start()
         while not self._ended.wait(_EVERY):
             if not nodes.is_connected(self._node):
                 return  # with Ray all shards have ended
             try:
                 self._look()
             except Exception as error:  # the cluster's head may be away; whatever it is, shards need their keeper
-                _log.warning("%s: what its nodes do cannot be looked at now: %r", self._setup.name, error)
+                if nodes.is_connected(self._node):
+                    _log.warning("%s: what its nodes do cannot be looked at now: %r", self._setup.name, error)
 
     def _look(self) -> None:
         alive, leaving = nodes.alive(), nodes.draining()

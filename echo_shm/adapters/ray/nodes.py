@@ -1,26 +1,32 @@
 """The nodes of a cluster, as those see them that place shards there."""
 
+import functools
 import math
 import os
 import platform
 import shutil
 import socket
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import ray
+from ray._private import auto_init_hook
 from ray._private.state import state
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 import echo_shm
-from echo_shm.errors import EchoShmError
+from echo_shm.errors import ConnectionClosedError, EchoShmError
 
 #: How long a node may take to start a process that answers (seconds).
 _ANSWER = 60.0
 
 #: Where shared memory is.
 _SHM = "/dev/shm"
+
+#: Of each thread: whether it may not start Ray.
+_thread, _changing = threading.local(), threading.Lock()
 
 
 @dataclass(frozen=True)
@@ -56,6 +62,31 @@ def is_connected(node: str) -> bool:
     A call of Ray's would connect it to any cluster that it finds, or start one.
     """
     return ray.is_initialized() and here() == node
+
+
+def never_start() -> None:
+    """From now on this thread starts no Ray, and connects to none: calls of Ray's raise ConnectionClosedError instead.
+
+    A thread that looks at a cluster now and then may be about to call Ray when the user calls ``ray.shutdown()``. It
+    cannot look whether Ray is there and make the call at once, and Ray has no setting of one thread. So what Ray calls
+    first asks here.
+    """
+    _thread.never_starts = True
+    with _changing:
+        if not hasattr(auto_init_hook.auto_init_ray, "echo_shm"):
+            auto_init_hook.auto_init_ray = _asked_first(auto_init_hook.auto_init_ray)
+
+
+def _asked_first(start: Callable[[], None]) -> Callable[[], None]:
+    @functools.wraps(start)
+    def auto_init_ray() -> None:
+        if not getattr(_thread, "never_starts", False):
+            start()
+        elif not ray.is_initialized():
+            raise ConnectionClosedError("Ray has ended in this process")
+
+    auto_init_ray.echo_shm = True  # type: ignore[attr-defined]
+    return auto_init_ray
 
 
 def check_started() -> None:

@@ -40,6 +40,7 @@ def watch(setup: Setup, node: str, place: Place, sender: Sender) -> None:
 
 
 def _watch(setup: Setup, node: str, place: Place, found: "weakref.ref[Sender]", ended: threading.Event) -> None:
+    nodes.never_start()
     while not ended.wait(_EVERY):
         sender = found()
         if sender is None:
@@ -58,6 +59,10 @@ def _is_gone(setup: Setup, node: str, place: Place) -> bool:
         roster, _ = ray.get(setup.directory.look.remote(), timeout=ABSENT)
     except ray.exceptions.ActorDiedError:
         return True
-    except (ray.exceptions.RayError, ValueError):  # it is being started again, or this node is cut off
+    except (
+        ray.exceptions.RayError,
+        ConnectionClosedError,
+        ValueError,
+    ):  # it is being started again, or this node is cut off
         return False
     return bool(roster.epoch) and place not in roster.places

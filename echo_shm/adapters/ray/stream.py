@@ -299,6 +299,7 @@ class _Workers:
 
 def _tell(server: "weakref.ref[Server]", learners: Any, learner: Learner) -> None:
     """Says that a learner is there, until it is not. Ends it once the stream is closed."""
+    nodes.never_start()
     while True:
         time.sleep(_EVERY)
         one = server()

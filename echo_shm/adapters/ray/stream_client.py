@@ -11,6 +11,7 @@ from typing import NoReturn, TypeVar
 import optree
 
 from echo_shm._core import lib
+from echo_shm.adapters.ray import nodes
 from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.adapters.ray.learners import Learner
@@ -194,6 +195,7 @@ class StreamClient(Closing):
             _log.warning("%s: goes on with the learner at %s", self._worker, self._learner.host)
 
     def _balance(self) -> None:
+        nodes.never_start()
         while not self._ended.wait(_BALANCING):
             with contextlib.suppress(EchoShmError, OSError):  # the actor, or that learner, is away: as before
                 better = self._way.better(self._worker, self._node, self._learner.ring)

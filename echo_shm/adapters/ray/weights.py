@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from echo_shm.adapters.ray import guard
+from echo_shm.adapters.ray import guard, nodes
 from echo_shm.adapters.ray.asking import ask
 from echo_shm.adapters.ray.keys import Keys
 from echo_shm.closing import Closing
@@ -360,6 +360,7 @@ class RayPublisher(Closing):
     def _tell(self) -> None:
         """Says that this publisher is there. A directory that was started again learns of it so."""
         told = False
+        nodes.never_start()
         while not self._closed.wait(_EVERY):
             with contextlib.suppress(EchoShmError):  # it is away: again the next time
                 newest, highest, _ = self._announce(replace(self._offer, version=self.version))

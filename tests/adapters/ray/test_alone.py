@@ -53,6 +53,46 @@ print("done")
 """
 
 
+ENDS_IN_A_LOOK = """
+import threading, time
+import numpy as np, ray
+from echo_shm.adapters.ray import RayReplay, nodes
+
+RayReplay._patience = 0.5  # of the guards
+looks, go_on, alive = threading.Event(), threading.Event(), nodes.alive
+
+def held():
+    if threading.current_thread().name == "echo_shm-keeper":
+        looks.set()
+        go_on.wait()
+    return alive()
+
+ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
+nodes.alive = held
+replay = RayReplay({"x": np.zeros(3)}, 100)
+looks.wait()
+ray.shutdown()
+go_on.set()
+for thread in threading.enumerate():
+    if thread.name == "echo_shm-keeper":
+        thread.join(60)
+        assert not thread.is_alive()
+assert not ray.is_initialized(), "the keeper has started Ray"
+replay.close()
+print("done")
+"""
+
+
+@pytest.mark.watchdog(240)
+def test_ray_ends_while_its_keeper_looks():
+    """A call of Ray's that follows would start it again, or connect to a cluster that is none of its own."""
+    files = leftovers.files()
+    done = subprocess.run([sys.executable, "-c", ENDS_IN_A_LOOK], capture_output=True, text=True, timeout=200)
+    assert (done.returncode, done.stdout) == (0, "done\n"), done.stderr
+    assert "cannot be looked at" not in done.stderr
+    until(lambda: not leftovers.files() - files, "the guards remove what Ray's end has left")
+
+
 @pytest.mark.watchdog(240)
 def test_ray_ends_before_its_replay():
     """Nothing hangs, starts Ray again, or disturbs the next cluster of this process."""
