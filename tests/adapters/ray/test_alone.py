@@ -59,16 +59,16 @@ import numpy as np, ray
 from echo_shm.adapters.ray import RayReplay, nodes
 
 RayReplay._patience = 0.5  # of the guards
-looks, go_on, alive = threading.Event(), threading.Event(), nodes.alive
+looks, go_on, draining = threading.Event(), threading.Event(), nodes.draining
 
 def held():
-    if threading.current_thread().name == "echo_shm-keeper":
-        looks.set()
-        go_on.wait()
-    return alive()
+    found = draining()
+    looks.set()
+    go_on.wait()
+    return found
 
 ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False, logging_level="error")
-nodes.alive = held
+nodes.draining = held
 replay = RayReplay({"x": np.zeros(3)}, 100)
 looks.wait()
 ray.shutdown()
