@@ -40,7 +40,8 @@
 #include "es_test.h"
 #include "es_watchdog.h"
 
-#define MAX_INSTRUCTIONS 80000u
+/* Twice the longest path. How long it is depends on the processor, too: the C library picks its copy loops by it. */
+#define MAX_INSTRUCTIONS 160000u
 #define MAX_BAD_KILLS 3u
 #define WATCHDOG_S 30u
 /* What a breakpoint's hit and a single step cost, roughly. */
@@ -179,8 +180,14 @@ static bool walk(const es_everywhere *e, es_tracee *t, path *p, uint32_t n)
             p->meddle = p->end;
             e->meddle(e->world);
         }
-        if (p->end + 1 == MAX_INSTRUCTIONS || tracee_step(t) != ES_STOP_TRAP)
+        if (p->end + 1 == MAX_INSTRUCTIONS) {
+            fprintf(stderr, "    %s takes %u instructions and more: see MAX_INSTRUCTIONS\n", e->name, MAX_INSTRUCTIONS);
             return false;
+        }
+        if (tracee_step(t) != ES_STOP_TRAP) {
+            fprintf(stderr, "    %s: the tracee did not stop after instruction %u\n", e->name, p->end);
+            return false;
+        }
     }
 }
 
