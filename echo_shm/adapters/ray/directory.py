@@ -197,10 +197,9 @@ class Watch:
         self._is_closed = False
         self._changed = threading.Condition()
         self._ended = False
-        threading.Thread(target=self._run, name="echo_shm-watch", daemon=True).start()
+        nodes.thread(self._run, "watch").start()
 
     def _run(self) -> None:
-        nodes.never_start()
         while not self._ended:
             began = time.monotonic()
             if not nodes.is_connected(self._node):

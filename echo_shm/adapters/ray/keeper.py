@@ -81,7 +81,7 @@ class Keeper:
         self._write(places=tuple(places))
         self._publish()  # before anybody asks
         self.watch = Watch(self._directory, setup.mass_age, places)
-        self._thread = threading.Thread(target=self._run, name="echo_shm-keeper", daemon=True)
+        self._thread = nodes.thread(self._run, "keeper")
         self._thread.start()
 
     # -- making
@@ -109,7 +109,6 @@ class Keeper:
     # -- looking
 
     def _run(self) -> None:
-        nodes.never_start()
         while not self._ended.wait(_EVERY):
             if not nodes.is_connected(self._node):
                 return  # with Ray all shards have ended

@@ -64,17 +64,28 @@ def is_connected(node: str) -> bool:
     return ray.is_initialized() and here() == node
 
 
-def never_start() -> None:
-    """From now on this thread starts no Ray, and connects to none: calls of Ray's raise ConnectionClosedError instead.
+def thread(target: Callable[..., None], name: str, *args: Any) -> threading.Thread:
+    """A daemon thread that may call Ray, not started yet. Where Ray has ended, its calls raise ConnectionClosedError.
 
-    A thread that looks at a cluster now and then may be about to call Ray when the user calls ``ray.shutdown()``. It
-    cannot look whether Ray is there and make the call at once, and Ray has no setting of one thread. So what Ray calls
-    first asks here.
+    Otherwise they would start Ray, or connect to any cluster that they find. Such a thread may be about to call Ray
+    when the user calls ``ray.shutdown()``. It cannot look whether Ray is there and make the call at once, and Ray has
+    no setting of one thread. So what Ray calls first asks here.
+
+    Args:
+        target: What it runs, with ``args``.
+        name: Of the thread, after ``echo_shm-``.
+        args: Of the target.
+
     """
+    return threading.Thread(target=_run_thread, args=(target, *args), name=f"echo_shm-{name}", daemon=True)
+
+
+def _run_thread(target: Callable[..., None], *args: Any) -> None:
     _thread.never_starts = True
     with _changing:
         if not hasattr(auto_init_hook.auto_init_ray, "echo_shm"):
             auto_init_hook.auto_init_ray = _asked_first(auto_init_hook.auto_init_ray)
+    target(*args)
 
 
 def _asked_first(start: Callable[[], None]) -> Callable[[], None]:

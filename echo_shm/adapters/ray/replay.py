@@ -249,7 +249,7 @@ class RayReplay:
         Where items are drawn a limited number of times, as from a queue, they are done when the next batch is asked
         for, or the iteration ends. If this process is killed before that, or its node is lost, they go to other
         learners: none is lost. Each shard has room for items that were drawn and are not done: for eight batches, or
-        fewer if these have more than 64 MiB, but two, or four where there is one shard; the first learner's n decides.
+        fewer if these have more than 64 MiB, two at least, four of the only shard; the first learner's n decides.
         That room is filled in order. Where what a learner has for a batch that is not full is in the way, or takes all
         of its part, it takes these items if none comes for a tenth of a second; two learners of one shard are enough
         for that, if one of them is much faster. So it does where a shard is handed over. Items that were taken so are

@@ -13,7 +13,7 @@ from typing import Any
 
 import ray
 
-from echo_shm.adapters.ray import budgets, guard, handing
+from echo_shm.adapters.ray import budgets, guard, handing, nodes
 from echo_shm.adapters.ray.directory import NAMESPACE, Place, Report, pause_of
 from echo_shm.adapters.ray.example import Example
 from echo_shm.adapters.ray.handing import Origin
@@ -127,7 +127,7 @@ class Shard:
         self._metrics = Metrics(setup.name, place.number)
         self._relay = Relay(self._name, place.node)
         self._ended = threading.Event()
-        threading.Thread(target=self._tell, name="echo_shm-reports", daemon=True).start()
+        nodes.thread(self._tell, "reports").start()
 
     def _opened(self, origin: Origin | None) -> Replay:
         """The replay of this shard: what its store holds, or else what the old one sends, or else a new one."""

@@ -35,12 +35,10 @@ def watch(setup: Setup, node: str, place: Place, sender: Sender) -> None:
         sender: Sends to it.
 
     """
-    args = setup, node, place, weakref.ref(sender), sender.ended
-    threading.Thread(target=_watch, args=args, name="echo_shm-silence", daemon=True).start()
+    nodes.thread(_watch, "silence", setup, node, place, weakref.ref(sender), sender.ended).start()
 
 
 def _watch(setup: Setup, node: str, place: Place, found: "weakref.ref[Sender]", ended: threading.Event) -> None:
-    nodes.never_start()
     while not ended.wait(_EVERY):
         sender = found()
         if sender is None:
@@ -59,10 +57,6 @@ def _is_gone(setup: Setup, node: str, place: Place) -> bool:
         roster, _ = ray.get(setup.directory.look.remote(), timeout=ABSENT)
     except ray.exceptions.ActorDiedError:
         return True
-    except (
-        ray.exceptions.RayError,
-        ConnectionClosedError,
-        ValueError,
-    ):  # it is being started again, or this node is cut off
-        return False
+    except (ray.exceptions.RayError, ConnectionClosedError, ValueError):
+        return False  # it is being started again, or this node is cut off
     return bool(roster.epoch) and place not in roster.places

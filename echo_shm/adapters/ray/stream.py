@@ -5,7 +5,6 @@ import functools
 import inspect
 import logging
 import secrets
-import threading
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -152,10 +151,7 @@ class RayStream(Closing):
             server.close()
             raise
         self._servers.add(server)
-        told = threading.Thread(
-            target=_tell, args=(weakref.ref(server), self._learners, learner), name="echo_shm-learner", daemon=True
-        )
-        told.start()
+        nodes.thread(_tell, "learner", weakref.ref(server), self._learners, learner).start()
         return server
 
     def _transport(self, host: str, port: int = 0) -> TcpTransport:
@@ -299,7 +295,6 @@ class _Workers:
 
 def _tell(server: "weakref.ref[Server]", learners: Any, learner: Learner) -> None:
     """Says that a learner is there, until it is not. Ends it once the stream is closed."""
-    nodes.never_start()
     while True:
         time.sleep(_EVERY)
         one = server()

@@ -80,7 +80,7 @@ class StreamClient(Closing):
         self._is_closed = self._is_over = False
         self._learner, self._client = self._find(None, None)
         self._ended = threading.Event()
-        threading.Thread(target=self._balance, name="echo_shm-balance", daemon=True).start()
+        nodes.thread(self._balance, "balance").start()
 
     @property
     def learner(self) -> Learner:
@@ -195,7 +195,6 @@ class StreamClient(Closing):
             _log.warning("%s: goes on with the learner at %s", self._worker, self._learner.host)
 
     def _balance(self) -> None:
-        nodes.never_start()
         while not self._ended.wait(_BALANCING):
             with contextlib.suppress(EchoShmError, OSError):  # the actor, or that learner, is away: as before
                 better = self._way.better(self._worker, self._node, self._learner.ring)

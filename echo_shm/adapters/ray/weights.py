@@ -155,7 +155,7 @@ class Relay:
         self._spec: Spec | None = None
         self._left = _left_by_another(name)
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="echo_shm-weights", daemon=True)
+        self._thread = nodes.thread(self._run, "weights")
         self._thread.start()
 
     @property
@@ -333,7 +333,7 @@ class RayPublisher(Closing):
         except BaseException:
             self._ring.close()
             raise
-        self._thread = threading.Thread(target=self._tell, name="echo_shm-publisher", daemon=True)
+        self._thread = nodes.thread(self._tell, "publisher")
         self._thread.start()
 
     @property
@@ -360,7 +360,6 @@ class RayPublisher(Closing):
     def _tell(self) -> None:
         """Says that this publisher is there. A directory that was started again learns of it so."""
         told = False
-        nodes.never_start()
         while not self._closed.wait(_EVERY):
             with contextlib.suppress(EchoShmError):  # it is away: again the next time
                 newest, highest, _ = self._announce(replace(self._offer, version=self.version))
