@@ -24,7 +24,7 @@ from bench import replay_program
 from bench.ray_cost import busy_seconds, say_cost
 from bench.replay_program import BATCH_SIZE, Leaves
 
-#: Before the learner counts (seconds): until then queues are as full as they get.
+#: From the first batch until the learner counts (seconds): then queues and buffers are as full as they get.
 _WARM = 1.0
 
 #: How far ours may store ahead of what it draws, and draw ahead of what it stores (samples).
@@ -101,6 +101,7 @@ def work(span: Span, add: Callable[[], object]) -> float:
 
 def learn(span: Span, draw: Callable[[], Any], seconds: float) -> float:
     """The learner: items that it draws a second. It reads one element of each array."""
+    draw()  # workers may take seconds to begin
     _draws(draw, _WARM)
     start, busy = time.monotonic(), busy_seconds()
     count = _draws(draw, seconds)
@@ -183,6 +184,8 @@ def ours(name: str, worker_node: str, workers: int, seconds: float, stacked: boo
         batches = replay.dataset_iter(BATCH_SIZE)
         drawn = learn(counted, lambda: next(batches).data, seconds)
         batches.close()
+        for _ in replay.dataset_iter(BATCH_SIZE, timeout=_WARM):
+            pass  # a worker that waits for room goes on, and sees that it is over
         group.join(60)
         stored: float = ray.get(tally.total.remote())
     ray.kill(tally)

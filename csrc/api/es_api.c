@@ -191,9 +191,14 @@ int es_api_send(es_ring *r, void **leaves)
     return es_api_send_wait(r, leaves, 0);
 }
 
+/* From the completion of a batch on, so many bytes are written at most before its learners are woken. A wake-up may
+ * cost more than a small sample, and whoever is woken by it finds all that has come since. */
+#define MOST_BEFORE_WAKE (UINT64_C(1) << 20)
+
 int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
 {
-    uint64_t sent = 0;
+    uint64_t sent = 0, since = 0; /* since: bytes written since a batch is complete */
+    bool complete = false;        /* a batch whose learners were not woken; then nothing here sleeps */
     int64_t rc = es_call_enter_to_claim(r);
     if (rc != ES_OK)
         return rc;
@@ -205,17 +210,25 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
             rc = run;
             break;
         }
+        since = complete ? since + es_leaves_bytes(&r->map, (uint64_t)run) : 0;
+        if (since > MOST_BEFORE_WAKE) {
+            es_wake_learners(r);
+            complete = false;
+            since = 0;
+        }
         start = es_stats_detailed(&r->map) ? es_clock_ns() : 0;
         es_leaves_write_run(&r->map, pos, (uint64_t)run, leaves, first + sent);
         es_leaves_stamp(&r->map, pos, (uint64_t)run, version);
         record_copy(r, start);
-        uint64_t done = es_producer_commit(r, pos, (uint64_t)run);
+        uint64_t done = es_producer_commit_run(r, pos, (uint64_t)run, &complete);
         sent += done;
         if (done < (uint64_t)run) {
             rc = ES_EEVICTED;
             break;
         }
     }
+    if (complete)
+        es_wake_learners(r);
     es_call_leave(r);
     return sent > 0 ? (int64_t)sent : rc;
 }

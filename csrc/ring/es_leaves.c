@@ -56,6 +56,14 @@ void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t versio
         atomic_store_explicit(&map->versions[index + i], version, memory_order_relaxed);
 }
 
+uint64_t es_leaves_bytes(const es_map *map, uint64_t n)
+{
+    uint64_t bytes = 0;
+    for (uint32_t l = 0; l < map->num_leaves; l++)
+        bytes += map->leaf_size[l];
+    return bytes * n;
+}
+
 void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves)
 {
     uint64_t index = pos % map->capacity;

@@ -12,6 +12,8 @@ void es_leaves_write_run(const es_map *map, uint64_t pos, uint64_t n, void *cons
 /* The version of n samples in the slots from pos on, which do not wrap. The caller owns the slots. To be written before
  * the commit, which publishes it with the leaves. If the writer dies before, whoever gets the slot next writes its own. */
 void es_leaves_stamp(const es_map *map, uint64_t pos, uint64_t n, int64_t version);
+/* Bytes of n samples. */
+uint64_t es_leaves_bytes(const es_map *map, uint64_t n);
 /* One sample out of a slot, to where es_leaves_write() would take it from. */
 void es_leaves_read(const es_map *map, uint64_t pos, void *const *leaves);
 

@@ -10,7 +10,8 @@
  *   before the commit's CAS     the reaper re-opens the slot
  *   after it, before count+1    the sample is committed; the learner reads words, not
  *                               counts, and finds it at its next look
- *   after count+1, before the wake  the same; that look is at most one reap interval away
+ *   after count+1, before the wake  the same; that look is at most one reap interval away. A
+ *                               process that sends many samples at once wakes after several
  */
 #include "ring/es_producer.h"
 
@@ -184,7 +185,7 @@ bool es_producer_has_room(es_ring *r)
     return es_word_round(b) >= p / m->capacity;
 }
 
-uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
+uint64_t es_producer_commit_run(es_ring *r, uint64_t pos, uint64_t n, bool *complete)
 {
     es_map *m = &r->map;
     uint64_t q = pos % m->capacity, lap = pos / m->capacity + 1, done = 0;
@@ -205,8 +206,17 @@ uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
     if (count >= m->batch_size) { /* not ==: an increment may arrive one lap late */
         if (es_stats_detailed(m))
             atomic_store_explicit(&b->ready_ns, es_clock_ns(), memory_order_relaxed);
-        es_wake_learners(r);
+        *complete = true;
     }
+    return done;
+}
+
+uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n)
+{
+    bool complete = false;
+    uint64_t done = es_producer_commit_run(r, pos, n, &complete);
+    if (complete)
+        es_wake_learners(r);
     return done;
 }
 

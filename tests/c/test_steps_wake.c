@@ -1,4 +1,6 @@
 /* Wake-ups: a waiter and a waker interrupt each other at every step, and no wake-up is lost. */
+#include <string.h>
+
 #include "api/es_group.h"
 #include "es_scene.h"
 #include "es_test.h"
@@ -174,6 +176,62 @@ TEST(every_step_is_visited)
 TEST(commit_against_a_parking_learner)
 {
     both_ways((es_step_case){"send, take", half_a_batch, send_1, take_wait, learner_missed_nothing, false});
+}
+
+static void three_batches_of_one(void)
+{
+    scene_open(1, 3, 0);
+    CHECK_EQ(fix_take_k(scene.l, 0), ES_EMPTY);
+}
+
+static void send_three(void)
+{
+    CHECK_EQ(fix_send_many(scene.p, 1, 3, 0), 3);
+}
+
+/* The same of several batches, with one wake-up for all. */
+TEST(commits_of_a_call_against_a_parking_learner)
+{
+    both_ways((es_step_case){"send of three, take", three_batches_of_one, send_three, take_wait, learner_missed_nothing,
+                             false});
+}
+
+/* Two of them are more than may be written before a wake-up. */
+#define LARGE (UINT64_C(600) << 10)
+
+static uint8_t large[3 * LARGE];
+static bool woken_early;
+
+static void three_large_batches(void)
+{
+    const uint64_t size = LARGE;
+    es_geometry geo = fix_geometry(1, 3, 0);
+    geo.num_leaves = 1;
+    memset(&scene, 0, sizeof scene);
+    scene.f = fix_new_leaves(&geo, &size);
+    scene.p = fix_producer(scene.f);
+    scene.l = fix_learner(scene.f);
+    scene.l->map.hdr->learner_sleeps = 1;
+}
+
+static void send_three_large(void)
+{
+    CHECK_EQ(es_api_send_many(scene.p, (void *[]){large}, 0, 3, 0), 3);
+}
+
+static void look_whether_woken(void)
+{
+    bool all_came = es_word_state(fix_slot_word(scene.l, 2)) == ES_COMMITTED;
+    woken_early |= scene.l->map.hdr->ready_seq != 0 && !all_came;
+}
+
+/* Where samples are large, a learner does not wait for all that a call sends. */
+TEST(call_that_sends_much_wakes_before_its_end)
+{
+    es_step_case c = {"send of three", three_large_batches, send_three_large, look_whether_woken, scene_close, false};
+    woken_early = false;
+    es_step_each(&c);
+    CHECK(woken_early);
 }
 
 /* The same of several batches in one call. */

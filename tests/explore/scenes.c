@@ -425,6 +425,7 @@ const xp_scene xp_one_ring[] = {
      .orders_of = PASSING_ON},
     {"a full ring of one", 1, 1, 0, ppl_full_1x1, {sends_one, sends_one, takes_two}, .mortal = 7},
     {"a run and a single", 2, 2, 0, ppl_one, {sends_three_at_once, sends_one, takes_two}, .mortal = 3},
+    {"a run of batches of one", 1, 3, 0, ppl, {sends_two_at_once, sends_one, takes_two}, .mortal = 3},
     {"two runs in a full ring", 2, 2, 0, ppl_full_2x2, {sends_two_at_once, sends_two_at_once, takes_two}, .mortal = 1},
     {"an abort and a re-opened slot", 2, 1, 0, ppl_one, {aborts, sends_one, takes_one}, .mortal = 1},
     {"aborts in a full ring", 2, 1, 0, ppl, {aborts_then_sends, sends_two, takes_one}, .mortal = 1},
