@@ -186,3 +186,55 @@ def test_batches_of_leaves_of_any_size(tls, leaves, spaces):
         assert came == expected
         assert connection.batch_bytes == 0
         assert not connection.is_mid_batch
+
+
+@contextlib.contextmanager
+def streams(tls):
+    """The socket of one side, and the stream of the other."""
+    with contextlib.ExitStack() as stack:
+        listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        theirs = socket.create_connection(listener.getsockname())
+        shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
+        ours = stack.enter_context(tls[0].wrap_socket(listener.accept()[0], server_side=True))
+        learner = stack.enter_context(shaking.result())
+        stream = TlsStream(learner)
+        # The server's tickets come first.
+        ours.sendall(b"x")
+        assert stream.receive(1, LONG) == b"x"
+        yield ours, learner, stream
+
+
+MUCH, SOME = 600_000, 100_000
+
+
+def test_a_thread_that_waits_for_much_is_not_woken_for_each_packet(tls, monkeypatch):
+    """It sleeps until all that it waits for has come, but for what OpenSSL may hold."""
+    monkeypatch.setattr("echo_shm.net.client.tls_stream._PATIENCE", LONG)
+    with streams(tls) as (ours, learner, stream):
+        space = memoryview(bytearray(MUCH))
+        waiting = Background(stream.receive_into, space, LONG, MUCH)
+        until(lambda: learner.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > SOME)
+        ours.sendall(b"a" * SOME)
+        time.sleep(0.1)
+        assert waiting.runs
+        ours.sendall(b"b" * (MUCH - SOME))
+        assert waiting.result() > SOME
+
+
+@pytest.mark.parametrize("end", [False, True])
+def test_what_has_come_does_not_wait_for_the_rest(tls, end):
+    """The rest may come late, or never. Nor does it wait for an acknowledgement to be a long one."""
+    with streams(tls) as (ours, learner, stream):
+        space = memoryview(bytearray(MUCH))
+        with mock.patch.object(stream, "_await", wraps=stream._await) as awaited:
+            waiting = Background(stream.receive_into, space, LONG, MUCH)
+            until(lambda: awaited.called)
+        ours.sendall(b"a" * 10)
+        if end:
+            ours.close()
+        assert waiting.result() == 10
+        if not end:
+            waiting = Background(stream.receive_into, space, LONG)
+            ours.sendall(b"b")
+            assert waiting.result() == 1
+            assert learner.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1

@@ -299,7 +299,7 @@ class Connection:
             space[:n], begun = begun[:n], begun[n:]
             left = space[n:]
             while left:
-                got = self._receive_into(left)
+                got = self._receive_into(left, len(left))
                 if got == 0:
                     raise ConnectionResetError(f"{self._options.peer} closed the connection")
                 left = left[got:]
@@ -309,13 +309,16 @@ class Connection:
         """Waits for bytes and returns them; none at the end of the connection."""
         return bytes(self._chunk[: self._receive_into(self._chunk)])
 
-    def _receive_into(self, space: memoryview) -> int:
-        """Waits for bytes: how many. Times out, because a version 2 server sends something every few seconds."""
+    def _receive_into(self, space: memoryview, expected: int = 0) -> int:
+        """Waits for bytes: how many. Times out, because a version 2 server sends something every few seconds.
+
+        ``expected``: as for :meth:`TlsStream.receive_into`.
+        """
         silence = wire.SILENCE if self.version == 2 else None
         silent = f"nothing came from {self._options.peer} for {silence} s"
         if self._tls is not None:
             try:
-                return self._tls.receive_into(space, silence)
+                return self._tls.receive_into(space, silence, expected)
             except TimeoutError:
                 raise TimeoutError(silent) from None
         waiting = select.poll()
