@@ -26,7 +26,8 @@ _OBJECT_STORE = 1_000_000_000
 _STREAMS = {"a bare stream": False, "a bare stream over TLS": True}
 
 #: Two without a floor.
-_STACKED, _COPIED = "`ray.put` and `ray.get` of stacked samples", "a process that copies each sample twice"
+_STACKED = "`ray.put` and `ray.get` of stacked samples"
+_COPIED = "a process that copies each sample twice, beside one that copies it once"
 
 _TITLES = {"cartpole": "CartPole", "atari": "Atari"}
 
@@ -76,7 +77,7 @@ class _Run:
                 contenders[what] = partial(self._stream, nbytes, tls)
             contenders["kept"] = partial(ray_samples.kept, name, node.id, seconds)
         if not remote and name == "atari":
-            # A shard has one thread: it stores each sample, and gathers it for a batch.
+            # A worker copies each sample into a ring; a shard's thread stores it, and gathers it for a batch.
             contenders[_COPIED] = partial(ray_samples.copied, name, 2, seconds)
         values = in_turns(contenders, self.scale.repetitions)
         where = "another node" if remote else "the learner's node"

@@ -8,6 +8,8 @@ the others cannot be told.
 
 import contextlib
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ import optree
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-from bench import replay_program
+from bench import ray_copy, replay_program
 from bench.ray_cost import busy_seconds, say_cost
 from bench.replay_program import BATCH_SIZE, Leaves
 
@@ -195,20 +197,31 @@ def ours(name: str, worker_node: str, workers: int, seconds: float, stacked: boo
 def copied(name: str, times: int, seconds: float) -> float:
     """Samples a second that a process can copy so many times, 256 at a time, to and from more memory than caches have.
 
+    Beside it another process copies each once, as a worker does.
+
     Args:
         name: Of the samples.
         times: How often each is copied.
         seconds: How long it is measured.
 
     """
-    blocks = np.ones((16, BATCH_SIZE * size_of(name)), np.uint8)  # written to: its pages are there
-    start, busy, count = time.monotonic(), busy_seconds(), 0
-    while (now := time.monotonic()) - start < seconds:
-        for _ in range(times):
-            np.copyto(blocks[count % 16], blocks[(count + 8) % 16])
+    nbytes = BATCH_SIZE * size_of(name)
+    beside = [sys.executable, "-m", "bench.ray_copy", str(nbytes)]
+    with subprocess.Popen(beside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other:
+        assert other.stdin is not None
+        assert other.stdout is not None
+        copies = ray_copy.copies(nbytes)
+        next(copies)
+        other.stdout.read(1)  # it is ready
+        start, busy, count = time.monotonic(), busy_seconds(), 0
+        while (now := time.monotonic()) - start < seconds:
+            other.stdin.write(b"x")
+            for _ in range(times):
+                next(copies)
             count += 1
-    say_cost(busy, count // times)
-    return count // times * BATCH_SIZE / (now - start)
+        say_cost(busy, count)
+        other.kill()
+    return count * BATCH_SIZE / (now - start)
 
 
 def _fill(writer: Any, _: int, name: str) -> None:
