@@ -25,6 +25,9 @@ _OBJECT_STORE = 1_000_000_000
 
 _STREAMS = {"a bare stream": False, "a bare stream over TLS": True}
 
+#: A worker copies each sample, and a shard twice.
+_BESIDE = "a bare stream over TLS, beside a process that copies each sample three times"
+
 #: Two without a floor.
 _STACKED = "`ray.put` and `ray.get` of stacked samples"
 _COPIED = "a process that copies each sample twice, beside one that copies it once"
@@ -75,6 +78,7 @@ class _Run:
         if remote and name == "atari":
             for what, tls in _STREAMS.items():
                 contenders[what] = partial(self._stream, nbytes, tls)
+            contenders[_BESIDE] = partial(self._stream, nbytes, True, 3)
             contenders["kept"] = partial(ray_samples.kept, name, node.id, seconds)
         if not remote and name == "atari":
             # A worker copies each sample into a ring; a shard's thread stores it, and gathers it for a batch.
@@ -87,7 +91,7 @@ class _Run:
         for peer, theirs in values.items():
             if peer not in ("ours", "one", "kept"):
                 bound = 0.7 if peer in _STREAMS else floor
-                demanded = None if bound is None or peer in (_STACKED, _COPIED) else Floor(bound)
+                demanded = None if bound is None or peer in (_STACKED, _COPIED, _BESIDE) else Floor(bound)
                 figures.append(Figure(f"{path}, `extend`", "samples/s", values["ours"], peer, theirs, demanded))
         lists = values["`ray.put` and `ray.get` of lists"]
         figures.append(Figure(f"{path}, `add`", "samples/s", values["one"], "`ray.put` and `ray.get` of lists", lists))
@@ -97,15 +101,15 @@ class _Run:
                 figures.append(Figure(path, "samples/s", values["kept"], peer, values[peer], Floor(0.7)))
         return figures
 
-    def _stream(self, nbytes: int, tls: bool) -> float:
+    def _stream(self, nbytes: int, tls: bool, copies: int = 0) -> float:
         """Blocks of as many bytes as a batch has, as samples a second."""
-        return 1e6 * self._megabytes(nbytes * BATCH_SIZE, tls) / nbytes
+        return 1e6 * self._megabytes(nbytes * BATCH_SIZE, tls, copies) / nbytes
 
-    def _megabytes(self, block: int, tls: bool) -> float:
+    def _megabytes(self, block: int, tls: bool, copies: int = 0) -> float:
         """Blocks of so many bytes, as MB/s."""
         from bench import ray_bare
 
-        return ray_bare.rate(self.head.host, self.other.run, block, self.scale.seconds, tls) / 1e6
+        return ray_bare.rate(self.head.host, self.other.run, block, self.scale.seconds, tls, copies) / 1e6
 
     def values(self) -> list[Figure]:
         """TransferQueue's large case."""

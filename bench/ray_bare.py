@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from bench import ray_copy
 from bench.ray_cost import busy_seconds, say_cost
 from echo_shm.net.pem import server_context
 from echo_shm.net.tcp import set_options
@@ -63,7 +64,7 @@ def _end(sender: "subprocess.Popen[str]") -> None:
     sender.wait()
 
 
-def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool) -> float:
+def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool, copies: int = 0) -> float:
     """Bytes a second.
 
     Args:
@@ -72,16 +73,20 @@ def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool) -> flo
         nbytes: Of a block.
         seconds: How long it is measured, after as long again.
         tls: Whether they are encrypted.
+        copies: How often another process copies as many bytes meanwhile.
 
     """
     spaces = [memoryview(np.zeros(nbytes, np.uint8)) for _ in range(_BLOCKS + 1)]
-    with _accepted("send", host, [start], nbytes, tls) as (connection,):
+    with contextlib.ExitStack() as stack:
+        tell = stack.enter_context(ray_copy.beside(nbytes, copies)) if copies else lambda: None
+        (connection,) = stack.enter_context(_accepted("send", host, [start], nbytes, tls))
         begun, start_at, busy, count = time.perf_counter(), 0.0, 0.0, 0
         while True:
             for space in spaces:
                 at = 0
                 while at < nbytes:
                     at += connection.recv_into(space[at:])
+                tell()
                 now = time.perf_counter()
                 count += start_at > 0
                 if start_at and now - start_at >= seconds:

@@ -8,8 +8,6 @@ the others cannot be told.
 
 import contextlib
 import os
-import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -206,21 +204,16 @@ def copied(name: str, times: int, seconds: float) -> float:
 
     """
     nbytes = BATCH_SIZE * size_of(name)
-    beside = [sys.executable, "-m", "bench.ray_copy", str(nbytes)]
-    with subprocess.Popen(beside, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as other:
-        assert other.stdin is not None
-        assert other.stdout is not None
+    with ray_copy.beside(nbytes, 1) as tell:
         copies = ray_copy.copies(nbytes)
         next(copies)
-        other.stdout.read(1)  # it is ready
         start, busy, count = time.monotonic(), busy_seconds(), 0
         while (now := time.monotonic()) - start < seconds:
-            other.stdin.write(b"x")
+            tell()
             for _ in range(times):
                 next(copies)
             count += 1
         say_cost(busy, count)
-        other.kill()
     return count * BATCH_SIZE / (now - start)
 
 
