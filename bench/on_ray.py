@@ -28,7 +28,7 @@ _STREAMS = {"a bare stream": False, "a bare stream over TLS": True}
 #: A worker copies each sample, and a shard twice.
 _BESIDE = "a bare stream over TLS, beside a process that copies each sample three times"
 
-#: Two without a floor.
+#: Those without a floor.
 _STACKED = "`ray.put` and `ray.get` of stacked samples"
 _COPIED = "a process that copies each sample twice, beside one that copies it once"
 
@@ -91,7 +91,7 @@ class _Run:
         for peer, theirs in values.items():
             if peer not in ("ours", "one", "kept"):
                 bound = 0.7 if peer in _STREAMS else floor
-                demanded = None if bound is None or peer in (_STACKED, _COPIED, _BESIDE) else Floor(bound)
+                demanded = None if bound is None or peer in (_STACKED, _COPIED) else Floor(bound)
                 figures.append(Figure(f"{path}, `extend`", "samples/s", values["ours"], peer, theirs, demanded))
         lists = values["`ray.put` and `ray.get` of lists"]
         figures.append(Figure(f"{path}, `add`", "samples/s", values["one"], "`ray.put` and `ray.get` of lists", lists))

@@ -73,7 +73,7 @@ def rate(host: str, start: Start, nbytes: int, seconds: float, tls: bool, copies
         nbytes: Of a block.
         seconds: How long it is measured, after as long again.
         tls: Whether they are encrypted.
-        copies: How often another process copies as many bytes meanwhile.
+        copies: How many times another process copies as many bytes as each block has.
 
     """
     spaces = [memoryview(np.zeros(nbytes, np.uint8)) for _ in range(_BLOCKS + 1)]

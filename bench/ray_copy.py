@@ -1,6 +1,6 @@
 """Copies blocks of memory as often as it is told to: ``python -m bench.ray_copy NBYTES TIMES``.
 
-It says a byte once it is ready, then copies so many blocks for each byte that comes, and answers each with one.
+It writes a byte once it is ready, then copies so many blocks for each byte that comes, and answers each with one.
 """
 
 import contextlib
@@ -8,8 +8,11 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import numpy as np
+
+_ROOT = Path(__file__).resolve().parent.parent
 
 #: Blocks: together they are more than caches hold. And how far a process may be behind.
 _BLOCKS, _BEHIND = 16, 4
@@ -28,11 +31,12 @@ def copies(nbytes: int) -> Iterator[None]:
 def beside(nbytes: int, times: int) -> Iterator[Callable[[], object]]:
     """A process that copies so many blocks each time that this is called. It is waited for if it is far behind."""
     words = [sys.executable, "-m", "bench.ray_copy", str(nbytes), str(times)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0) as process:
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, cwd=_ROOT) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         told, answers, behind = process.stdin, process.stdout, 0
-        answers.read(1)
+        if not answers.read(1):
+            raise OSError(f"{' '.join(words)} has ended: its error is above")
 
         def tell() -> None:
             nonlocal behind

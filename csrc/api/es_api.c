@@ -191,18 +191,21 @@ int es_api_send(es_ring *r, void **leaves)
     return es_api_send_wait(r, leaves, 0);
 }
 
-/* From the completion of a batch on, so many bytes are written at most before its learners are woken. A wake-up may
- * cost more than a small sample, and whoever is woken by it finds all that has come since. */
+/* From the completion of a batch on, so many bytes are written at most before its learners are woken, and no more than
+ * half of the ring has. A wake-up may cost more than a small sample, and whoever is woken finds all that has come since. */
 #define MOST_BEFORE_WAKE (UINT64_C(1) << 20)
 
 int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, uint64_t timeout_ns)
 {
-    uint64_t sent = 0, since = 0; /* since: bytes written since a batch is complete */
-    bool complete = false;        /* a batch whose learners were not woken; then nothing here sleeps */
+    uint64_t sent = 0, since = 0; /* since: bytes written since a batch was completed */
+    bool complete = false;        /* a batch is, and its learners are not woken yet: nothing below may sleep */
     int64_t rc = es_call_enter_to_claim(r);
     if (rc != ES_OK)
         return rc;
     int64_t version = es_ring_version(r);
+    uint64_t most = es_leaves_bytes(&r->map, r->map.capacity) / 2;
+    if (most > MOST_BEFORE_WAKE)
+        most = MOST_BEFORE_WAKE;
     while (first + sent < n) {
         uint64_t pos, start;
         int64_t run = es_blocking_claim(r, n - first - sent, sent == 0 ? timeout_ns : 0, &pos);
@@ -211,7 +214,7 @@ int64_t es_api_send_many(es_ring *r, void **leaves, uint64_t first, uint64_t n, 
             break;
         }
         since = complete ? since + es_leaves_bytes(&r->map, (uint64_t)run) : 0;
-        if (since > MOST_BEFORE_WAKE) {
+        if (since > most) {
             es_wake_learners(r);
             complete = false;
             since = 0;

@@ -11,7 +11,8 @@
  *   after it, before count+1    the sample is committed; the learner reads words, not
  *                               counts, and finds it at its next look
  *   after count+1, before the wake  the same; that look is at most one reap interval away. A
- *                               process that sends many samples at once wakes after several
+ *                               call that sends many samples wakes after several batches:
+ *                               see es_api_send_many()
  */
 #include "ring/es_producer.h"
 

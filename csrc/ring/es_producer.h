@@ -8,8 +8,8 @@
 int64_t es_producer_claim(es_ring *r, uint64_t want, uint64_t *pos);
 /* Commits n claimed positions: how many. Fewer when a learner has sealed the others after the ring closed. */
 uint64_t es_producer_commit(es_ring *r, uint64_t pos, uint64_t n);
-/* The same, but sets *complete where it would wake the learners. The caller calls es_wake_learners() then, and soon:
- * before it sleeps, and before it returns to its own caller. */
+/* The same, but sets *complete if it would wake the learners, and never clears it. The caller calls es_wake_learners()
+ * then, and soon: before it sleeps, and before it returns to its own caller. */
 uint64_t es_producer_commit_run(es_ring *r, uint64_t pos, uint64_t n, bool *complete);
 /* Re-opens a claimed slot. Does nothing when the claim was committed, aborted or evicted already. */
 void es_producer_abort(es_ring *r, uint64_t pos);

@@ -73,6 +73,6 @@ void es_wake_all(es_ring *r)
 void es_wake_alarm(es_ring *r)
 {
     for (uint64_t j = 0; j < r->map.num_batches; j++)
-        /* SYNC count: acq_rel; in the chain of the commits' increments, see es_producer_commit(). */
+        /* SYNC count: acq_rel; in the chain of the commits' increments, see es_producer_commit_run(). */
         atomic_fetch_or_explicit(&r->map.batches[j].count, ES_COUNT_ALARM, memory_order_acq_rel);
 }

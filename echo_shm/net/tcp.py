@@ -6,7 +6,7 @@ import struct
 
 #: Bytes that may wait in a connection between two processes of one host. There is no delay that more would fill. What
 #: is no more than this is still in the processor's caches when the other end copies it, which takes half of the time.
-_ON_ONE_HOST = 1 << 18
+ON_ONE_HOST = 1 << 18
 
 
 def format_address(host: str, port: int) -> str:
@@ -20,15 +20,15 @@ def set_options(sock: socket.socket) -> None:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
     for name, value in (("TCP_KEEPIDLE", 20), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 4)):
         _set(sock, name, value)
-    if _is_on_one_host(sock):
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, _ON_ONE_HOST)
+    if is_on_one_host(sock):
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, ON_ONE_HOST)
 
 
-def _is_on_one_host(sock: socket.socket) -> bool:
+def is_on_one_host(sock: socket.socket) -> bool:
     """Whether both ends of a connection have the same address. Between two hosts the system sizes the buffers."""
     try:
         return bool(sock.getpeername()[0] == sock.getsockname()[0])
-    except OSError:  # not connected, or not any more
+    except (OSError, IndexError):  # not connected, or not any more; or no address, as of a pair of sockets
         return False
 
 
@@ -42,7 +42,7 @@ def set_send_timeout(sock: socket.socket) -> None:
 
 def limit_unsent(sock: socket.socket) -> None:
     """Lets little wait in the system to be sent, so that what is urgent soon follows what is long."""
-    _set(sock, "TCP_NOTSENT_LOWAT", _ON_ONE_HOST)
+    _set(sock, "TCP_NOTSENT_LOWAT", ON_ONE_HOST)
 
 
 def set_time_limits(sock: socket.socket, seconds: float) -> None:

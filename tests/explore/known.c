@@ -155,7 +155,7 @@ const xp_known xp_known_orders[] = {
     {"es_wake_producer fetch_add acq_rel->release 2", SPARE, FENCED},
     {"es_wake_all fetch_add acq_rel->release 1", SPARE, FENCED},
     {"es_wake_all fetch_add acq_rel->release 2", SPARE, FENCED},
-    {"es_producer_commit fetch_add acq_rel->release 1", SPARE, FENCED},
+    {"es_producer_commit_run fetch_add acq_rel->release 1", SPARE, FENCED},
     {"claim_or_sleep load acquire->relaxed 1", SPARE, FENCED},
     {"claim_or_sleep load acquire->relaxed 2", SPARE, THREADS},
     {"arm load acquire->relaxed 1", SPARE, FENCED},

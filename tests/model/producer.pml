@@ -228,7 +228,7 @@ write:
         fi
     END;
 
-commit: /* es_producer_commit() */
+commit: /* es_producer_commit_run(), and the wake-up */
     STEP /* CAS S[pos % C + i] */
         if
 #ifdef M_plain_store

@@ -209,10 +209,11 @@ MUCH, SOME = 600_000, 100_000
 
 def test_a_thread_that_waits_for_much_is_not_woken_for_each_packet(tls, monkeypatch):
     """It sleeps until all that it waits for has come, but for what OpenSSL may hold."""
-    monkeypatch.setattr("echo_shm.net.client.tls_stream._PATIENCE", LONG)
+    monkeypatch.setattr("echo_shm.net.client.tls_stream._PATIENCE", 10 * LONG)
+    monkeypatch.setattr("echo_shm.net.client.tls_stream.ON_ONE_HOST", MUCH)
     with streams(tls) as (ours, learner, stream):
         space = memoryview(bytearray(MUCH))
-        waiting = Background(stream.receive_into, space, LONG, MUCH)
+        waiting = Background(stream.receive_into, space, None, MUCH)
         until(lambda: learner.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) > SOME)
         ours.sendall(b"a" * SOME)
         time.sleep(0.1)
@@ -221,20 +222,34 @@ def test_a_thread_that_waits_for_much_is_not_woken_for_each_packet(tls, monkeypa
         assert waiting.result() > SOME
 
 
-@pytest.mark.parametrize("end", [False, True])
-def test_what_has_come_does_not_wait_for_the_rest(tls, end):
-    """The rest may come late, or never. Nor does it wait for an acknowledgement to be a long one."""
-    with streams(tls) as (ours, learner, stream):
+def test_what_has_come_does_not_wait_for_the_rest(tls):
+    """The rest may come late, or never. Who does not wait gets it, too."""
+    with streams(tls) as (ours, _, stream):
         space = memoryview(bytearray(MUCH))
         with mock.patch.object(stream, "_await", wraps=stream._await) as awaited:
             waiting = Background(stream.receive_into, space, LONG, MUCH)
             until(lambda: awaited.called)
         ours.sendall(b"a" * 10)
-        if end:
-            ours.close()
         assert waiting.result() == 10
-        if not end:
-            waiting = Background(stream.receive_into, space, LONG)
-            ours.sendall(b"b")
+        ours.sendall(b"b" * 10)
+        came = []
+        while not came:
+            with contextlib.suppress(TimeoutError):
+                came.append(stream.receive_into(space, 0.0, MUCH))
+        assert came == [10]
+
+
+@pytest.mark.parametrize("what", ["a few bytes", "the end"])
+def test_what_wakes_a_thread_that_waits(tls, monkeypatch, what):
+    """A few bytes do, once no more are awaited, and the end of the connection does in any case."""
+    monkeypatch.setattr("echo_shm.net.client.tls_stream._PATIENCE", 10 * LONG)
+    with streams(tls) as (ours, _, stream):
+        stream._await(SOME)
+        expected = MUCH if what == "the end" else 0
+        with mock.patch.object(stream, "_wait", wraps=stream._wait) as waits:
+            waiting = Background(stream.receive_into, memoryview(bytearray(MUCH)), None, expected)
+            until(lambda: waits.called)
+            ours.sendall(b"a")
+            if what == "the end":
+                ours.close()
             assert waiting.result() == 1
-            assert learner.getsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT) == 1

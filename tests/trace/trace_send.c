@@ -170,10 +170,11 @@ static int64_t send_five(es_world *w)
 }
 
 /* Two samples go into one batch, which a learner sleeps for, and three into the next. */
-KILL_EVERYWHERE(
-    send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
-    .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5, .outcomes = KEPT | LOST | REAPED | WOKEN,
-    .through = "es_api_send_many es_producer_claim try_claim es_leaves_write_run es_producer_commit_run es_wake_learners");
+KILL_EVERYWHERE(send_many_across_batches, .batch_size = 3, .num_batches = 3, .role = ES_ROLE_PRODUCER,
+                .before = one_before_a_sleeper, .act = send_five, .want = 5, .sends = 5,
+                .outcomes = KEPT | LOST | REAPED | WOKEN,
+                .through = "es_api_send_many es_producer_claim try_claim es_leaves_write_run es_producer_commit_run "
+                           "es_wake_learners");
 
 static void three_before(es_world *w)
 {

@@ -68,8 +68,8 @@ def thread(target: Callable[..., None], name: str, *args: Any) -> threading.Thre
     """A daemon thread that may call Ray, not started yet. Where Ray has ended, its calls raise ConnectionClosedError.
 
     Otherwise they would start Ray, or connect to any cluster that they find. Such a thread may be about to call Ray
-    when the user calls ``ray.shutdown()``. It cannot look whether Ray is there and make the call at once, and Ray has
-    no setting of one thread. So what Ray calls first asks here.
+    when the user calls ``ray.shutdown()``. It cannot look whether Ray is there and make the call in one step, and Ray
+    has no setting of one thread. So what Ray calls first asks here.
 
     Args:
         target: What it runs, with ``args``.

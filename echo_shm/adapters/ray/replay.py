@@ -249,13 +249,14 @@ class RayReplay:
         Where items are drawn a limited number of times, as from a queue, they are done when the next batch is asked
         for, or the iteration ends. If this process is killed before that, or its node is lost, they go to other
         learners: none is lost. Each shard has room for items that were drawn and are not done: for eight batches, or
-        fewer if these have more than 64 MiB, two at least, four of the only shard; the first learner's n decides.
-        That room is filled in order. Where what a learner has for a batch that is not full is in the way, or takes all
-        of its part, it takes these items if none comes for a tenth of a second; two learners of one shard are enough
-        for that, if one of them is much faster. So it does where a shard is handed over. Items that were taken so are
-        lost if this process is killed; an iteration that ends leaves them to its next one. A shard is handed over once
-        iterations have taken what it has drawn for them, or have had a minute for that, or half of the time that Ray
-        gives its node if that is less. What nobody has taken then is lost, and the log says how much at most.
+        fewer if these have more than 64 MiB, but at least two, or four if it is the only shard; the first learner's n
+        decides. That room is filled in order. Where what a learner has for a batch that is not full is in the way, or
+        takes all of its part, it takes these items if none comes for a tenth of a second; two learners of one shard
+        are enough for that, if one of them is much faster. So it does where a shard is handed over. Items that were
+        taken so are lost if this process is killed; an iteration that ends leaves them to its next one. A shard is
+        handed over once iterations have taken what it has drawn for them, or have had a minute for that, or half of
+        the time that Ray gives its node if that is less. What nobody has taken then is lost, and the log says how much
+        at most.
 
         Args:
             n: How many items, 1 or more.

@@ -206,9 +206,9 @@ class Shard:
         pause = 0.0
         while not self._ended.wait(pause):
             pause = pause_of(self._setup.mass_age)
-            done, said = ray.wait(said, timeout=0) if said else ([], [])
             # The directory may be being started again, or have no name yet; or this shard leaves.
             with contextlib.suppress(ray.exceptions.RayError, ValueError, ConnectionClosedError):
+                done, said = ray.wait(said, timeout=0) if said else ([], [])
                 for one in done:
                     self._relay.follow(ray.get(one))
                 if not said:  # otherwise the last one is on its way: no more of them pile up

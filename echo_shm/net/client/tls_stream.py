@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TypeVar
 
+from echo_shm.net.tcp import ON_ONE_HOST, is_on_one_host
+
 _T = TypeVar("_T")
 
 #: Most bytes that one call gives to TLS.
@@ -34,7 +36,8 @@ class TlsStream:
         sock.setblocking(False)
         self._sock = sock
         self._lock = threading.Lock()
-        self._awaited = 1  # bytes that wake who waits for some
+        self._awaited = 1  # how many bytes wake a thread that waits
+        self._at_once = ON_ONE_HOST if is_on_one_host(sock) else _AT_ONCE
         # What read_into() has decrypted, and nobody has had.
         self._space = memoryview(bytearray(_RECORD))
         self._read = self._space[:0]
@@ -43,7 +46,7 @@ class TlsStream:
         """Sends all of it. Raises OSError if the connection is lost."""
         left = memoryview(data)
         while left:
-            left = left[self._do(functools.partial(self._sock.send, left[:_PIECE]), None) :]
+            left = left[self._do(functools.partial(self._sock.send, left[:_PIECE]), None, None) :]
 
     def receive(self, most: int, timeout: float | None) -> bytes:
         """Waits for bytes and returns at most ``most`` of them; ``b""`` at the end of the connection.
@@ -61,8 +64,8 @@ class TlsStream:
         Args:
             space: Where to.
             timeout: As for :meth:`receive`.
-            expected: Bytes that the other side is about to send. If few of them have come, this waits for more, for
-                some milliseconds.
+            expected: Bytes that the other side is about to send. If no whole record has come, this waits for many of
+                them, for some milliseconds at most.
 
         """
         return self._do(functools.partial(self._read_records, space[:_RECORDS]), timeout, expected)
@@ -96,7 +99,8 @@ class TlsStream:
                 break
         return total
 
-    def _do(self, call: Callable[[], _T], timeout: float | None, expected: int = 0) -> _T:
+    def _do(self, call: Callable[[], _T], timeout: float | None, expected: int | None = 0) -> _T:
+        """``expected``: as for :meth:`receive_into`; None if the call does not read."""
         end = None if timeout is None else time.monotonic() + timeout
         while True:
             try:
@@ -108,17 +112,17 @@ class TlsStream:
                 events = select.POLLOUT
             self._wait(events, end, expected)
 
-    def _wait(self, events: int, end: float | None, expected: int) -> None:
+    def _wait(self, events: int, end: float | None, expected: int | None) -> None:
         """Waits until the socket is ready. Raises TimeoutError if it is not at the end."""
         waiting = select.poll()
         waiting.register(self._sock, events)
-        if events == select.POLLIN:
-            # OpenSSL may hold a part of a record, which does not come again.
-            self._await(max(1, min(expected - _RECORD, _AT_ONCE)))
-            if self._awaited > 1:
+        if events == select.POLLIN and expected is not None:
+            more = min(expected - _RECORD, self._at_once)  # OpenSSL may hold a part of a record already
+            if more > 1 and _left(end, None) != 0:
+                self._await(more)
                 if waiting.poll(_left(end, _PATIENCE)):
                     return
-                self._await(1)
+            self._await(1)
         if not waiting.poll(_left(end, None)) and end is not None:
             raise TimeoutError
 
