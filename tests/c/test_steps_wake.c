@@ -196,42 +196,56 @@ TEST(commits_of_a_call_against_a_parking_learner)
                              false});
 }
 
-/* Two of them are more than may be written before a wake-up. */
+#define MOST 3
 #define LARGE (UINT64_C(600) << 10)
 
-static uint8_t large[3 * LARGE];
+/* A call that sends so many samples of a size into a ring of batches of one. */
+static struct {
+    uint64_t size, num_batches, sends;
+} call;
+static uint8_t samples[MOST * LARGE];
 static bool woken_early;
 
-static void three_large_batches(void)
+static void a_learner_sleeps(void)
 {
-    const uint64_t size = LARGE;
-    es_geometry geo = fix_geometry(1, 3, 0);
+    es_geometry geo = fix_geometry(1, call.num_batches, 0);
     geo.num_leaves = 1;
     memset(&scene, 0, sizeof scene);
-    scene.f = fix_new_leaves(&geo, &size);
+    scene.f = fix_new_leaves(&geo, &call.size);
     scene.p = fix_producer(scene.f);
     scene.l = fix_learner(scene.f);
     scene.l->map.hdr->learner_sleeps = 1;
 }
 
-static void send_three_large(void)
+static void send_them(void)
 {
-    CHECK_EQ(es_api_send_many(scene.p, (void *[]){large}, 0, 3, 0), 3);
+    CHECK_EQ(es_api_send_many(scene.p, (void *[]){samples}, 0, call.sends, 0), (int64_t)call.sends);
 }
 
 static void look_whether_woken(void)
 {
-    bool all_came = es_word_state(fix_slot_word(scene.l, 2)) == ES_COMMITTED;
+    bool all_came = es_word_state(fix_slot_word(scene.l, call.sends - 1)) == ES_COMMITTED;
     woken_early |= scene.l->map.hdr->ready_seq != 0 && !all_came;
 }
 
-/* Where samples are large, a learner does not wait for all that a call sends. */
-TEST(call_that_sends_much_wakes_before_its_end)
+static bool wakes_before_its_end(uint64_t size, uint64_t num_batches, uint64_t sends)
 {
-    es_step_case c = {"send of three", three_large_batches, send_three_large, look_whether_woken, scene_close, false};
+    es_step_case c = {"send of several", a_learner_sleeps, send_them, look_whether_woken, scene_close, false};
+    call.size = size;
+    call.num_batches = num_batches;
+    call.sends = sends;
     woken_early = false;
     es_step_each(&c);
-    CHECK(woken_early);
+    return woken_early;
+}
+
+/* A learner does not wait for all that a call sends: for no more than a mebibyte, or half of a small ring. */
+TEST(call_that_sends_much_wakes_before_its_end)
+{
+    CHECK(wakes_before_its_end(LARGE, 9, 3));
+    CHECK(!wakes_before_its_end(LARGE, 9, 2));
+    CHECK(wakes_before_its_end(8, 4, 4));
+    CHECK(!wakes_before_its_end(8, 4, 3));
 }
 
 /* The same of several batches in one call. */

@@ -21,7 +21,7 @@ _PIECE = 1 << 16
 _RECORD, _RECORDS = 1 << 14, 1 << 18
 
 #: A thread that waits for many bytes sleeps until so many have come, for so many seconds at most. Otherwise each packet
-#: wakes it, and on a busy machine that takes a tenth of the sender's time.
+#: wakes it, which costs more than the packet does.
 _AT_ONCE, _PATIENCE = 1 << 20, 0.02
 
 
@@ -37,6 +37,7 @@ class TlsStream:
         self._sock = sock
         self._lock = threading.Lock()
         self._awaited = 1  # how many bytes wake a thread that waits
+        #: The most that it sleeps for. On one host the sender waits for room before more have come.
         self._at_once = ON_ONE_HOST if is_on_one_host(sock) else _AT_ONCE
         # What read_into() has decrypted, and nobody has had.
         self._space = memoryview(bytearray(_RECORD))
