@@ -1,6 +1,42 @@
 #include "base/es_copy.h"
 
+#include <stdio.h>
 #include <string.h>
+#include <unistd.h>
+
+/* Of a last-level cache that says nothing of itself (bytes). */
+#define USUAL_CACHE (UINT64_C(32) << 20)
+
+/* What Linux says of the cache that the first processor shares: "32768K". sysconf() says less: on some processors it adds
+ * up the caches of all cores, of which each uses its own. */
+static uint64_t last_level_cache(void)
+{
+    FILE *file = fopen("/sys/devices/system/cpu/cpu0/cache/index3/size", "re");
+    unsigned long long kib = 0;
+    if (file != NULL) {
+        if (fscanf(file, "%lluK", &kib) != 1)
+            kib = 0;
+        fclose(file);
+    }
+    if (kib > 0)
+        return (uint64_t)kib << 10;
+    long size = 0;
+#ifdef _SC_LEVEL3_CACHE_SIZE
+    size = sysconf(_SC_LEVEL3_CACHE_SIZE);
+#endif
+    return size > 0 ? (uint64_t)size : USUAL_CACHE;
+}
+
+bool es_copy_outgrows_caches(uint64_t bytes)
+{
+    static _Atomic uint64_t known; /* relaxed: whoever does not see it finds the same */
+    uint64_t cache = atomic_load_explicit(&known, memory_order_relaxed);
+    if (cache == 0) {
+        cache = last_level_cache();
+        atomic_store_explicit(&known, cache, memory_order_relaxed);
+    }
+    return bytes > cache;
+}
 
 #ifdef __SSE2__
 #include <emmintrin.h>

@@ -233,14 +233,14 @@ static void find_steps(const es_table *t, const uint32_t *items, uint64_t n, uin
     }
 }
 
-void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at)
+void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at, bool streams)
 {
     if (!es_table_is_of_many(t)) {
-        es_gather(t->store, &t->step_of[item], 1, leaves, at);
+        es_gather(t->store, &t->step_of[item], 1, leaves, at, streams);
         return;
     }
     find_steps(t, &item, 1, 0);
-    es_outputs_write(&t->form, 0, 1, leaves, at);
+    es_outputs_write(&t->form, 0, 1, leaves, at, streams);
 }
 
 /* Their records have come. */
@@ -293,9 +293,10 @@ static int64_t draw_independent(es_table *t, uint64_t n, const es_drawing *to, u
             continue;
         uint64_t some = up_to(allowed - done_at, SOME);
         if (many)
-            es_outputs_write(&t->form, (uint32_t)(done_at % ES_OUTPUTS_AHEAD), some, into->leaves, at + done_at);
+            es_outputs_write(&t->form, (uint32_t)(done_at % ES_OUTPUTS_AHEAD), some, into->leaves, at + done_at,
+                             into->streams);
         else
-            es_gather_near(t->store, steps + done_at, some, into->leaves, at + done_at);
+            es_gather_near(t->store, steps + done_at, some, into->leaves, at + done_at, into->streams);
         note_some(t, items + done_at, some, random ? es_random_after(before, done_at + some) : before, to, at + done_at,
                   into, done + done_at);
     }
@@ -347,7 +348,7 @@ static int64_t draw_one(es_table *t, const es_drawing *to, uint64_t at, const es
     describe(t, &item, 1, to, at);
     to->times_sampled[at] = (int64_t)t->items[item].times_sampled + 1;
     weigh(t, &item, 1, to->ratio + at, into->beta);
-    es_draw_write(t, item, into->leaves, at);
+    es_draw_write(t, item, into->leaves, at, into->streams);
     es_redo_set(redo, &t->items[item].times_sampled, t->items[item].times_sampled + 1);
     note_draws(t, 1, random, into, done);
     if (t->aside != NULL) {

@@ -21,6 +21,7 @@ typedef struct es_draw_into {
     double beta;         /* the column of ratios gets weights, with this exponent; not a number: it keeps ratios */
     uint64_t *word;      /* of the store: becomes value + i + 1 together with the i-th draw; or NULL */
     uint64_t value;
+    bool streams; /* the arrays outgrow the caches */
 } es_draw_into;
 
 /* How many of n draws the limiter allows now, one after the other, unless items go that may be drawn several times. */
@@ -30,8 +31,8 @@ bool es_draw_may_fall_short(const es_table *t, uint64_t n);
 /* Draws as many items as the limiter allows, at most n, one at a time. Place at + i gets the i-th, and what is said of
  * it. -ENOMEM, or ES_ESELECTOR when a custom sampler fails, if nothing was drawn. */
 int64_t es_draw(es_table *t, uint64_t n, const es_drawing *to, uint64_t at, const es_draw_into *into);
-/* Writes what an item gives to each array, at place at. */
-void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at);
+/* Writes what an item gives to each array, at place at. streams: the arrays outgrow the caches. */
+void es_draw_write(const es_table *t, uint32_t item, void *const *leaves, uint64_t at, bool streams);
 /* The same for an item that is not drawn now. */
 void es_draw_describe(es_table *t, uint32_t item, const es_drawing *to, uint64_t at);
 

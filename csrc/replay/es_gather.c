@@ -7,6 +7,14 @@
 /* Small rows that are copied together. */
 #define SOME 16
 
+static void copy_one(uint8_t *to, const uint8_t *from, uint64_t size, bool streams)
+{
+    if (streams && size >= ES_COPY_STREAM_FROM)
+        es_copy_stream(to, from, size);
+    else
+        memcpy(to, from, size);
+}
+
 /* Where a leaf of some steps is: at a place of their rows, whose starts are known; or a stride apart. */
 typedef struct leaf_of {
     bool in_rows;
@@ -51,8 +59,14 @@ static inline __attribute__((always_inline)) void copy_leaf(leaf_of of, uint64_t
     }
 }
 
-void es_gather_leaf(const es_store *store, const es_store_leaf *leaf, const uint32_t *which, uint64_t n, uint8_t *to)
+void es_gather_leaf(const es_store *store, const es_store_leaf *leaf, const uint32_t *which, uint64_t n, uint8_t *to,
+                    bool streams)
 {
+    if (leaf->size >= ES_COPY_STREAM_FROM) {
+        for (uint64_t i = 0; i < n; i++)
+            copy_one(to + i * leaf->size, es_store_at(store, leaf, which[i]), leaf->size, streams);
+        return;
+    }
     leaf_of of = {.in_rows = false, .first = store->rows + leaf->offset, .which = which, .stride = leaf->stride};
     copy_leaf(of, n, to, leaf->size);
 }
@@ -75,15 +89,15 @@ static void copy_some_columns(const es_store *store, const uint32_t *which, uint
 {
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        es_gather_leaf(store, leaf, which, n, (uint8_t *)leaves[j] + first * leaf->size);
+        es_gather_leaf(store, leaf, which, n, (uint8_t *)leaves[j] + first * leaf->size, false); /* they are small */
     }
 }
 
-static void copy_large(const es_store *store, uint32_t step, void *const *leaves, uint64_t to)
+static void copy_large(const es_store *store, uint32_t step, void *const *leaves, uint64_t to, bool streams)
 {
     for (uint32_t j = 0; j < store->num_leaves; j++) {
         const es_store_leaf *leaf = &store->leaves[j];
-        memcpy((uint8_t *)leaves[j] + to * leaf->size, es_store_at(store, leaf, step), leaf->size);
+        copy_one((uint8_t *)leaves[j] + to * leaf->size, es_store_at(store, leaf, step), leaf->size, streams);
     }
 }
 
@@ -93,19 +107,21 @@ static uint64_t together(const es_store *store)
     return store->row_size <= 8 * ES_CACHE_LINE ? SOME : 1;
 }
 
-void es_gather_near(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
+void es_gather_near(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first,
+                    bool streams)
 {
     uint64_t most = together(store);
     for (uint64_t done = 0; done < n; done += most, first += most) {
         if (most == 1)
-            copy_large(store, which[done], leaves, first);
+            copy_large(store, which[done], leaves, first, streams);
         else
             (store->is_columns ? copy_some_columns : copy_some)(store, which + done, n - done < SOME ? n - done : SOME,
                                                                 leaves, first);
     }
 }
 
-void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first)
+void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *const *leaves, uint64_t first,
+               bool streams)
 {
     uint64_t most = together(store);
     for (uint64_t i = 0; i < n && i < most; i++)
@@ -113,7 +129,7 @@ void es_gather(const es_store *store, const uint32_t *which, uint64_t n, void *c
     for (uint64_t done = 0; done < n; done += most) {
         for (uint64_t i = done + most; i < n && i < done + 2 * most; i++)
             es_store_fetch_step(store, which[i]);
-        es_gather_near(store, which + done, n - done < most ? n - done : most, leaves, first + done);
+        es_gather_near(store, which + done, n - done < most ? n - done : most, leaves, first + done, streams);
     }
 }
 
@@ -127,10 +143,8 @@ void es_gather_into_step(const es_store *store, uint32_t step, const void *const
             memcpy(to, from, 4);
         else if (leaf->size == 16)
             memcpy(to, from, 16);
-        else if (leaf->size >= ES_COPY_STREAM_FROM)
-            es_copy_stream(to, from, leaf->size);
         else
-            memcpy(to, from, leaf->size);
+            copy_one(to, from, leaf->size, true); /* it is drawn long after, mostly */
     }
 }
 

@@ -3,6 +3,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/es_copy.h"
+
 /* Slots that are claimed at once. */
 #define MANY 256
 
@@ -88,6 +90,7 @@ int es_outbox_open(es_outbox *o, es_table *t, es_ring *ring, void *segment, cons
                      .batch_size = batch_size,
                      .rank = rank,
                      .world_size = world_size};
+    o->streams = es_copy_outgrows_caches(o->capacity * t->form.size);
     if (!has_its_rank(o, others, num_others))
         return ES_EGEOMETRY;
     o->leaves = calloc(t->form.num_outputs, sizeof *o->leaves);
@@ -147,7 +150,7 @@ static uint64_t fill_some(es_outbox *o, uint64_t n, int *code)
         return 0;
     }
     es_drawing columns = columns_of(o);
-    es_draw_into into = {o->leaves, o->table->config->sampler.beta, &o->words->drawn, (uint64_t)first};
+    es_draw_into into = {o->leaves, o->table->config->sampler.beta, &o->words->drawn, (uint64_t)first, o->streams};
     int64_t drawn = es_draw(o->table, (uint64_t)claimed, &columns, (uint64_t)first % o->capacity, &into);
     uint64_t whole = drawn < 0 ? 0 : (uint64_t)drawn;
     *code = drawn < 0 ? (int)drawn : drawn < claimed ? ES_SHORT : ES_OK;

@@ -21,6 +21,7 @@ typedef struct es_outbox {
     uint32_t rank, world_size; /* which of how many rings of a group it is; 0, 0: of none */
     es_outbox_words *words;
     void **leaves; /* one array for each output of the table, with a place for each slot */
+    bool streams;  /* they outgrow the caches */
 } es_outbox;
 
 /* Connects to a ring whose leaves are the table's outputs, and then the columns of a batch: key, probability, weight, priority,

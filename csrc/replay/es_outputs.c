@@ -120,18 +120,18 @@ void es_outputs_find_far(const es_form *f, const es_steps *steps, uint32_t place
 
 /* count steps, the first of them at place first among the n that there are. */
 static void write_steps(const es_form *f, const es_output *o, const uint32_t *steps, uint64_t n, int64_t first,
-                        uint8_t *to)
+                        uint8_t *to, bool streams)
 {
     const es_store_leaf *leaf = &f->store->leaves[o->leaf];
     uint64_t size = leaf->size, missing = first < 0 ? (uint64_t)-first : 0;
     missing = missing < o->count ? missing : o->count;
     for (uint64_t i = 0; i < missing && o->repeat; i++)
-        es_gather_leaf(f->store, leaf, steps, 1, to + i * size);
+        es_gather_leaf(f->store, leaf, steps, 1, to + i * size, streams);
     if (!o->repeat)
         memset(to, 0, missing * size);
     uint64_t from = first < 0 ? 0 : (uint64_t)first, left = o->count - missing, there = from < n ? n - from : 0;
     there = there < left ? there : left;
-    es_gather_leaf(f->store, leaf, steps + from, there, to + missing * size);
+    es_gather_leaf(f->store, leaf, steps + from, there, to + missing * size, streams);
     memset(to + (missing + there) * size, 0, (left - there) * size);
 }
 
@@ -223,7 +223,7 @@ bool es_outputs_can_have(const es_form *f, const es_item_column *columns, uint32
 
 /* steps: length of them. */
 static void write_column(const es_form *f, const es_output *o, const uint32_t *steps, uint32_t length,
-                         const es_item_column *column, uint8_t *to)
+                         const es_item_column *column, uint8_t *to, bool streams)
 {
     es_item_column c = *(const volatile es_item_column *)column;
     const es_store_leaf *leaf = &f->store->leaves[o->leaf];
@@ -231,25 +231,25 @@ static void write_column(const es_form *f, const es_output *o, const uint32_t *s
         c = (es_item_column){0, 0};
     const uint32_t *first = steps + (length - 1 - reach(o, c));
     if (c.stride == 1)
-        es_gather_leaf(f->store, leaf, first, o->count, to);
+        es_gather_leaf(f->store, leaf, first, o->count, to, streams);
     for (uint64_t i = 0; c.stride != 1 && i < o->count; i++)
-        es_gather_leaf(f->store, leaf, first + i * c.stride, 1, to + i * leaf->size);
+        es_gather_leaf(f->store, leaf, first + i * c.stride, 1, to + i * leaf->size, streams);
 }
 
-static void write_one(const es_form *f, const es_output *o, uint32_t j, uint32_t place, uint8_t *to)
+static void write_one(const es_form *f, const es_output *o, uint32_t j, uint32_t place, uint8_t *to, bool streams)
 {
     const es_found *found = &f->found[place];
     const uint32_t *steps = steps_at(f, place), before = found->span.before;
     uint64_t all = (uint64_t)before + found->span.length;
     switch (o->kind) {
     case ES_OUTPUT_STEPS:
-        write_steps(f, o, steps, all, (int64_t)before + o->from, to);
+        write_steps(f, o, steps, all, (int64_t)before + o->from, to, streams);
         break;
     case ES_OUTPUT_NEXT:
-        write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to);
+        write_steps(f, o, steps, all, (int64_t)all - 1 + o->from, to, streams);
         break;
     case ES_OUTPUT_COLUMN:
-        write_column(f, o, steps, found->span.length, &found->columns[j], to);
+        write_column(f, o, steps, found->span.length, &found->columns[j], to, streams);
         break;
     default: /* ES_OUTPUT_MASK */
         memset(to, 1, f->acts[place]);
@@ -257,14 +257,14 @@ static void write_one(const es_form *f, const es_output *o, uint32_t j, uint32_t
     }
 }
 
-void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i)
+void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i, bool streams)
 {
     for (uint32_t j = 0; j < f->num_outputs; j++) {
         const es_output *o = &f->outputs[j];
         uint8_t *to = (uint8_t *)leaves[j] + i * f->sizes[j];
         if (is_plain(o))
             es_gather_leaf(f->store, &f->store->leaves[o->leaf],
-                           (o->kind == ES_OUTPUT_STEPS ? f->first : f->last) + first, n, to);
+                           (o->kind == ES_OUTPUT_STEPS ? f->first : f->last) + first, n, to, streams);
         else if (o->kind == ES_OUTPUT_RETURN)
             write_returns(f, o, first, n, to);
         else if (o->kind == ES_OUTPUT_DISCOUNT)
@@ -273,7 +273,7 @@ void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const 
             write_lengths(f, first, n, to);
         else
             for (uint32_t k = 0; k < n; k++)
-                write_one(f, o, j, first + k, to + k * f->sizes[j]);
+                write_one(f, o, j, first + k, to + k * f->sizes[j], streams);
     }
 }
 

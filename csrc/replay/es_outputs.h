@@ -73,8 +73,9 @@ static inline void es_outputs_find(const es_form *f, const es_steps *steps, uint
     es_outputs_fetch_small(f, last, all);
 }
 
-/* Writes what n items, found in the places from first on, give to each array, from place i on. */
-void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i);
+/* Writes what n items, found in the places from first on, give to each array, from place i on. streams: the arrays
+ * outgrow the caches. */
+void es_outputs_write(const es_form *f, uint32_t first, uint64_t n, void *const *leaves, uint64_t i, bool streams);
 
 /* Whether an explicit item of so many steps can have these columns. */
 bool es_outputs_can_have(const es_form *f, const es_item_column *columns, uint32_t length);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/es_copy.h"
 #include "replay/es_draw.h"
 #include "replay/es_gather.h"
 #include "replay/es_notes.h"
@@ -215,7 +216,7 @@ int es_replay_sample(es_replay *r, uint32_t table, uint64_t n, double beta, cons
     es_table *t = &r->tables.table[table];
     es_drawn *before = &r->drawn[table];
     es_drawing to = drawing_over(out);
-    es_draw_into into = {.leaves = out->leaves, .beta = NAN};
+    es_draw_into into = {.leaves = out->leaves, .beta = NAN, .streams = es_copy_outgrows_caches(n * t->form.size)};
     uint64_t first = before->count < n ? before->count : n, missing = n - first;
     /* What was drawn may not be lost for want of memory. */
     if (missing > 0 && es_draw_may_fall_short(t, missing) && es_drawn_reserve(before, &t->form, missing) != ES_OK)
@@ -261,7 +262,7 @@ int es_replay_get(es_replay *r, uint32_t table, const uint64_t *keys, uint64_t n
         es_draw_describe(t, item, &to, i);
         if (isnan(to.probability[i]) && t->config->sampler.kind == ES_CUSTOM)
             return ES_ESELECTOR;
-        es_draw_write(t, item, out->leaves, i);
+        es_draw_write(t, item, out->leaves, i, false);
     }
     weigh(t, out->weight, n, beta);
     return ES_OK;
@@ -448,7 +449,7 @@ uint64_t es_replay_read_steps(es_replay *r, const es_stored_step *steps, uint64_
         if (step >= store->step_slots || !es_rank_has(r->tables.steps.living, step) ||
             store->steps[step].arrival != steps[i].arrival)
             return i;
-        es_gather(store, &step, 1, leaves, i);
+        es_gather(store, &step, 1, leaves, i, false);
     }
     return n;
 }

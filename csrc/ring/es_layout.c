@@ -2,7 +2,8 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+
+#include "base/es_copy.h"
 
 static bool add(uint64_t *sum, uint64_t n)
 {
@@ -191,15 +192,6 @@ void es_layout_describe(const void *base, uint64_t size, es_geometry *geo, uint8
         memcpy(schema, (const uint8_t *)base + at, bytes);
 }
 
-static uint64_t last_level_cache(void)
-{
-    long size = 0;
-#ifdef _SC_LEVEL3_CACHE_SIZE
-    size = sysconf(_SC_LEVEL3_CACHE_SIZE);
-#endif
-    return size > 0 ? (uint64_t)size : UINT64_C(32) << 20;
-}
-
 int es_layout_map(es_map *map, void *base, uint64_t size)
 {
     int rc = es_layout_check(base, size);
@@ -247,7 +239,7 @@ int es_layout_map(es_map *map, void *base, uint64_t size)
     map->num_remotes = geo.max_remotes;
     map->flags = geo.flags;
     map->reap_interval_ns = geo.reap_interval_ns;
-    map->streams = size > last_level_cache();
+    map->streams = es_copy_outgrows_caches(size);
     uint64_t end = o.data, at = 0;
     for (uint32_t l = 0; l < geo.num_leaves; l++) {
         (void)place_leaf(&end, &geo, map->leaf_size[l], &at);

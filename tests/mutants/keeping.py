@@ -57,7 +57,7 @@ def _outbox(name: str, function: str, where: str, bug: str, *edits: tuple[str, s
     return _mutant("es_outbox.c", name, function, where, bug, *edits)
 
 
-_GATHER_ONE = "    es_draw_write(t, item, into->leaves, at);\n"
+_GATHER_ONE = "    es_draw_write(t, item, into->leaves, at, into->streams);\n"
 _WEIGH = """\
         if (i < allowed && i % WEIGHED == 0) /* while they come */
             weigh(t, items + i, up_to(allowed - i, WEIGHED), to->ratio + at + i, into->beta);

@@ -32,12 +32,13 @@
 #include "replay/es_inbox.h"
 #include "replay/es_insert.h"
 #include "replay/es_outbox.h"
+#include "replay/es_replay_parts.h"
 
 #define MAX_PATH 80000u
 #define WORKER 9 /* the stream of the steps that are sent */
 #define MANY 1000
 
-static const uint64_t leaf_sizes[] = {8, 24, 0};
+static const uint64_t small_leaves[] = {8, 24, 0};
 static const uint8_t uuids[FEED_RINGS][16] = {"the inbox's ring", "updates' ring", "batches of one", "batches of two"};
 static const uint8_t other_uuids[FEED_RINGS][16] = {"another inbox", "others' updates", "others' one", "others' two"};
 
@@ -201,12 +202,15 @@ static void connect_as(es_feed *f, const uint8_t uuid[FEED_RINGS][16])
     CHECK_EQ(es_replay_connect_inbox(f->v.r, f->mine[FEED_STEPS], f->fix[FEED_STEPS]->base, uuid[FEED_STEPS]), ES_OK);
     CHECK_EQ(es_replay_connect_updates(f->v.r, f->mine[FEED_UPDATES], f->fix[FEED_UPDATES]->base, uuid[FEED_UPDATES]),
              ES_OK);
-    for (int i = FEED_BATCHES; i < FEED_RINGS; i++)
-        if (has(f, i))
-            CHECK_EQ(es_replay_connect_batches(f->v.r, f->boxes[i - FEED_BATCHES].table, f->mine[i], f->fix[i]->base,
-                                               uuid[i], f->boxes[i - FEED_BATCHES].rank,
-                                               f->boxes[i - FEED_BATCHES].world_size),
-                     i - FEED_BATCHES);
+    for (int i = FEED_BATCHES; i < FEED_RINGS; i++) {
+        const es_feed_box *box = &f->boxes[i - FEED_BATCHES];
+        if (!has(f, i))
+            continue;
+        CHECK_EQ(es_replay_connect_batches(f->v.r, box->table, f->mine[i], f->fix[i]->base, uuid[i], box->rank,
+                                           box->world_size),
+                 i - FEED_BATCHES);
+        f->v.r->rings.outboxes[i - FEED_BATCHES].streams = box->streams;
+    }
 }
 
 void feed_connect(es_feed *f)
@@ -307,7 +311,7 @@ static void draw_and_die(es_feed *f, uint64_t drawn)
     for (uint32_t i = 0; i < ES_BATCH_COLUMNS; i++)
         c[i] = f->fix[ring]->base + es_api_leaf_offset(f->mine[ring], box.table->form.num_outputs + i);
     es_drawing columns = {c[0], c[1], c[3], c[2], c[4], c[5], c[6], c[7]};
-    es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position};
+    es_draw_into into = {box.leaves, 0.4, &box.words->drawn, (uint64_t)position, box.streams};
     if (es_draw(box.table, drawn, &columns, (uint64_t)position, &into) != (int64_t)drawn)
         _exit(1);
     kill(getpid(), SIGKILL);
@@ -525,6 +529,7 @@ static void know_other_rings(es_feed *f)
 
 static void begin(killing *k, const es_feeding *s)
 {
+    const uint64_t *leaf_sizes = s->leaf_sizes != NULL ? s->leaf_sizes : small_leaves;
     uint64_t brought[] = {sizeof(es_inbox_head) + s->num_tables * sizeof(double), leaf_sizes[0], leaf_sizes[1]};
     es_feed *f = &k->f;
     *k = (killing){.s = s, .side = shared(sizeof *k->side)};

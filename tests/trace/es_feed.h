@@ -21,6 +21,7 @@ typedef struct es_feed_box {
     uint32_t table;
     uint64_t batch_size, num_batches;
     uint32_t rank, world_size; /* of a group whose rings take turns */
+    bool streams;              /* draws are copied past the caches, as into a large ring */
 } es_feed_box;
 
 typedef struct es_feed {
@@ -39,6 +40,7 @@ typedef struct es_feeding {
     es_table_config tables[VAULT_TABLES];
     uint32_t num_tables;
     uint64_t capacity;
+    const uint64_t *leaf_sizes;  /* two of them; NULL: small ones */
     uint32_t slots;              /* of the inbox */
     void (*before)(es_vault *v); /* what the store holds before it has rings */
     bool known;                  /* the store knows two other rings: each of their slots was used once */

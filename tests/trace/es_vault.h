@@ -11,8 +11,8 @@
 #define VAULT_LEAVES 4
 #define VAULT_BATCH 16 /* items in a batch, at most */
 #define VAULT_OUTPUTS ES_ITEMS_OUTPUTS(VAULT_LEAVES)
-#define VAULT_ITEM 4096   /* bytes that an item gives to an output, at most */
-#define VAULT_ROW 1024    /* bytes of a step, at most */
+#define VAULT_ITEM 9000   /* bytes that an item gives to an output, at most */
+#define VAULT_ROW 5120    /* bytes of a step, at most */
 #define VAULT_STREAM 0x51 /* of the replay that dies */
 
 typedef struct es_vault {

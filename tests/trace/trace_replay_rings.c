@@ -191,6 +191,13 @@ FEED_EVERYWHERE(batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO
                 .through = "es_replay_turn fill_outboxes es_outbox_fill fill_some es_draw draw_independent note_draws "
                            "es_gather_near es_api_reserve_many es_api_commit_many");
 
+static const uint64_t large_leaves[] = {8, 4200};
+
+/* The same past the caches. */
+FEED_EVERYWHERE(large_batches_are_drawn, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1,
+                .capacity = 8, .leaf_sizes = large_leaves, .slots = 2, .boxes = {{0, 2, 2, .streams = true}},
+                .before = add_four_of_different_weights, .act = turn, .through = "copy_large es_copy_stream");
+
 /* Six draws, one batch after the other, into two rings that take turns; the second one is smaller. */
 FEED_EVERYWHERE(batches_in_turns, .tables = {TABLE("a", ES_PRIORITIZED, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
                 .slots = 2, .boxes = {{0, 2, 2, 0, 2}, {0, 2, 1, 1, 2}}, .before = add_four_of_different_weights,
