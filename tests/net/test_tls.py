@@ -2,6 +2,7 @@
 
 import contextlib
 import itertools
+import select
 import socket
 import ssl
 import time
@@ -130,20 +131,32 @@ def test_the_next_address_serves(serve):
     assert server.sample(timeout=20).batch["n"].tolist() == [3]
 
 
+@contextlib.contextmanager
+def connected(tls, **options):
+    """A bridge's connection after its handshake, and its client's socket."""
+    ours, theirs = socket.socketpair()
+    for one in (ours, theirs):
+        for name, value in options.items():
+            one.setsockopt(socket.SOL_SOCKET, getattr(socket, name), value)
+    ours.setblocking(False)
+    shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
+    with ours:
+        connection = Connection(ours, "a client", mock.create_autospec(DecoderV1), 0.0, tls[0])
+        until(connection.shake_hands)
+        with shaking.result() as client:
+            yield connection, client
+
+
 @pytest.mark.parametrize("then", ["a frame", "an end"])
 def test_a_batch_that_must_wait(tls, then):
-    """What TLS has made a record of is sent next, whatever there is to say meanwhile; and only once."""
-    ours, theirs = socket.socketpair()
-    shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
-    with tls[0].wrap_socket(ours, server_side=True) as sock, shaking.result() as learner:
-        sock.setblocking(False)
-        connection = Connection(sock, "a learner", mock.create_autospec(DecoderV1), 0.0)
+    """A batch that was sent in part goes on, whatever there is to say meanwhile; and all of it comes once."""
+    with connected(tls) as (connection, learner):
         sent, frame = [], b"f" * 20
         for number in itertools.count():
-            sent.append(number.to_bytes(20, "big"))
+            sent.append(number.to_bytes(20, "big") * 10_000)
             connection.add_batch(number, [memoryview(sent[-1])])
             connection.send()
-            if connection.is_sending(number):  # the socket is full
+            if connection.is_mid_batch:  # the socket is full
                 break
         if then == "a frame":
             connection.out += frame
@@ -165,14 +178,8 @@ SIZES = st.lists(st.sampled_from([1, 7, 500, 16000, 16384, 33000]), min_size=1, 
 @given(leaves=st.lists(SIZES, min_size=1, max_size=4), spaces=SIZES)
 def test_batches_of_leaves_of_any_size(tls, leaves, spaces):
     """The other side gets their bytes, in whatever spaces it wants them, also where the socket is full meanwhile."""
-    ours, theirs = socket.socketpair()
-    for one in (ours, theirs):
-        one.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-    shaking = Background(lambda: tls[1].wrap_socket(theirs, server_hostname="localhost"))
-    with tls[0].wrap_socket(ours, server_side=True) as sock, shaking.result() as learner:
-        sock.setblocking(False)
-        connection, stream = Connection(sock, "a learner", mock.create_autospec(DecoderV1), 0.0), TlsStream(learner)
-        random, expected = np.random.default_rng(0), b""
+    with connected(tls, SO_SNDBUF=4096) as (connection, learner):
+        stream, random, expected = TlsStream(learner), np.random.default_rng(0), b""
         for number, sizes in enumerate(leaves):
             views = [memoryview(random.bytes(size)) for size in sizes]
             connection.add_batch(number, views)
@@ -187,6 +194,32 @@ def test_batches_of_leaves_of_any_size(tls, leaves, spaces):
         assert came == expected
         assert connection.batch_bytes == 0
         assert not connection.is_mid_batch
+
+
+def test_what_has_come_and_has_no_room_yet(tls):
+    """It is decrypted later, although the socket has nothing to say of it."""
+    with connected(tls) as (connection, client):
+        connection.decoder.space.side_effect = lambda: memoryview(bytearray(10_000))
+        client.sendall(bytes(50_000))
+        ready = [(connection.receive(), connection.has_unread) for _ in range(6)]
+        assert ready == [(10_000, True)] * 5 + [(None, False)]
+        assert not select.select([connection.sock], [], [], 0)[0]
+
+
+def test_a_client_of_an_old_tls(tls, monkeypatch):
+    """It is told why it is refused."""
+    monkeypatch.setattr(tls[0], "minimum_version", ssl.TLSVersion.TLSv1_3)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    old = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    old.check_hostname, old.verify_mode, old.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    with ours, theirs:
+        connection = Connection(ours, "a client", mock.create_autospec(DecoderV1), 0.0, tls[0])
+        shaking = Background(old.wrap_socket, theirs)
+        with pytest.raises(ssl.SSLError, match=r"(?i)unsupported protocol"):
+            until(connection.shake_hands)
+        with pytest.raises(ssl.SSLError, match=r"(?i)alert protocol version"):
+            shaking.result()
 
 
 @contextlib.contextmanager

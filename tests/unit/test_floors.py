@@ -150,7 +150,7 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [
-        ["acceptor", "decoder", "copies", "refusals"],
+        ["acceptor", "decoder", "copies", "records", "refusals"],
         ["connection"],
         ["ingest", "shares"],
         ["learners", "weights"],

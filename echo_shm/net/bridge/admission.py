@@ -2,6 +2,7 @@
 
 import secrets
 import socket
+import ssl
 from typing import NamedTuple
 
 from echo_shm._core import lib
@@ -55,10 +56,10 @@ class Admission:
         self._welcome = {wire.spec_hash(one.schema) for one in (self._spec, self._sent)}
         self._max_frame = wire.frame_limit(self._spec.sample_bytes, FRAME)
 
-    def greet(self, sock: socket.socket, peer: str, deadline: float) -> Connection:
+    def greet(self, sock: socket.socket, peer: str, deadline: float, tls: ssl.SSLContext | None) -> Connection:
         """A new connection, with the greeting in what it is to send."""
         kind = DecoderV1 if self._settings.wire_version == 1 else Decoder
-        connection = Connection(sock, peer, kind(self._spec.sample_bytes, self._max_frame), deadline)
+        connection = Connection(sock, peer, kind(self._spec.sample_bytes, self._max_frame), deadline, tls)
         if connection.version == 1:
             connection.out += wire.greeting_v1(self._spec)
         else:

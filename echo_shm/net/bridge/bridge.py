@@ -154,8 +154,6 @@ class Bridge:
         sock.setblocking(False)
         tcp.set_options(sock)
         tcp.set_send_timeout(sock)
-        if self._tls is not None:
-            sock = self._tls.wrap_socket(sock, server_side=True, do_handshake_on_connect=False)
         exhausted = is_exhausted(sock)
         if self._pending and (exhausted or len(self._pending) >= _MAX_PENDING):
             victim = random.choice(list(self._pending))
@@ -164,7 +162,7 @@ class Bridge:
             self._log_refusal(peer, "refused: no descriptors are left; raise the limit (ulimit -n)")
             sock.close()
             return
-        connection = self._admission.greet(sock, peer, time.monotonic() + _HELLO_TIME)
+        connection = self._admission.greet(sock, peer, time.monotonic() + _HELLO_TIME, self._tls)
         self._pending[connection] = None
         self._serve(connection)
 

@@ -7,6 +7,7 @@ import ssl
 from collections import deque
 
 from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
+from echo_shm.net.bridge.records import Records
 from echo_shm.net.wire import Greeting
 
 #: Where bytes are read to that nobody uses.
@@ -15,8 +16,8 @@ _SCRATCH = bytearray(1 << 16)
 MAX_OUT = 1 << 16
 #: Most bytes of batches that are sent at a time, before other connections get their turn, and most buffers at once.
 _MAX_BURST, _MAX_BUFFERS = 8 << 20, 512
-#: Most bytes that one call gives to TLS, and most of small buffers that are joined for it.
-_TLS_PIECE, _TLS_JOINED = 1 << 18, 1 << 15
+#: Most bytes of small buffers that are joined for TLS.
+_TLS_JOINED = 1 << 15
 
 
 class Connection:
@@ -40,8 +41,16 @@ class Connection:
 
     """
 
-    def __init__(self, sock: socket.socket, peer: str, decoder: Decoder | DecoderV1, deadline: float) -> None:
+    def __init__(
+        self,
+        sock: socket.socket,
+        peer: str,
+        decoder: Decoder | DecoderV1,
+        deadline: float,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
         self.sock = sock
+        self._tls = None if tls is None else Records(sock, tls)
         self.peer = peer
         self.decoder = decoder
         self.out = bytearray()
@@ -55,8 +64,8 @@ class Connection:
         self.taken = 0
         self.closing = False
         self.watched = 0
-        self.in_handshake = isinstance(sock, ssl.SSLSocket)
-        self._tls_wants = selectors.EVENT_READ if self.in_handshake else 0
+        self.in_handshake = tls is not None
+        self._handshake_wants = selectors.EVENT_READ
         self._end_sent = False
         # Batches to send: the number of each, and what is left of it. The first one may have been sent in part.
         self._batches: deque[tuple[int, list[memoryview]]] = deque()
@@ -72,9 +81,9 @@ class Connection:
     def events(self) -> int:
         """The events to watch for. While samples wait or a client does not read, nothing is read: TCP slows it down."""
         if self.in_handshake:
-            return self._tls_wants
-        events = self._tls_wants
-        if self.out or self._batches:
+            return self._handshake_wants
+        events = 0
+        if self._has_unsent:
             events |= selectors.EVENT_WRITE
         if self.samples is None and not self.is_backed_up:
             events |= selectors.EVENT_READ
@@ -101,26 +110,20 @@ class Connection:
     @property
     def has_unread(self) -> bool:
         """Whether TLS holds bytes that were not read yet. The selector cannot see them."""
-        if (
-            not isinstance(self.sock, ssl.SSLSocket)
-            or self.in_handshake
-            or self.samples is not None
-            or self.is_backed_up
-        ):
-            return False
-        return self.sock.pending() > 0
+        reads = not self.in_handshake and self.samples is None and not self.is_backed_up
+        return reads and self._tls is not None and self._tls.has_unread
+
+    @property
+    def _has_unsent(self) -> bool:
+        return bool(self.out or self._batches) or (self._tls is not None and self._tls.has_unsent)
 
     def receive(self) -> int | None:
         """Reads what is available. Returns the number of bytes; 0 at the end; None if nothing is available now."""
         space = memoryview(_SCRATCH) if self.closing else self.decoder.space()
         try:
-            n = self.sock.recv_into(space)
+            n = (self._tls or self.sock).recv_into(space)
         except (BlockingIOError, ssl.SSLWantReadError):
             return None
-        except ssl.SSLWantWriteError:
-            self._tls_wants = selectors.EVENT_WRITE
-            return None
-        self._tls_wants = 0
         if not self.closing:
             self.decoder.filled(n)
         return n
@@ -144,29 +147,27 @@ class Connection:
         """Sends as much as the socket takes. If the connection is closing, ends it after the last byte."""
         try:
             burst = 0
-            while (self.out or self._batches) and burst < _MAX_BURST:
-                if self.out and not self.is_mid_batch:
-                    del self.out[: self.sock.send(self.out)]
-                else:
+            while self._has_unsent and burst < _MAX_BURST:
+                if self._batches and (self.is_mid_batch or not self.out):
                     burst += self._send_batch()
-        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+                else:  # nothing: what is encrypted already goes
+                    del self.out[: (self._tls or self.sock).send(self.out)]
+        except (BlockingIOError, ssl.SSLWantWriteError):
             return
-        if self.out or self._batches:
+        if self._has_unsent:
             return
         if self.closing and not self._end_sent:
             # The client ends the connection. Closing it with bytes unread would reset it, and lose what was sent.
             self._end_sent = True
-            if not isinstance(self.sock, ssl.SSLSocket):
+            if self._tls is None:
                 self.sock.shutdown(socket.SHUT_WR)
 
     def _send_batch(self) -> int:
         """Sends a part of the first batch: how many bytes."""
         left = self._batches[0][1]
-        if isinstance(self.sock, ssl.SSLSocket):
-            # Even if it cannot be sent now: TLS has made a record of it then, and expects the same bytes again.
-            self.is_mid_batch = True
+        if self._tls is not None:
             _join(left)
-            sent = self.sock.send(left[0][:_TLS_PIECE])
+            sent = self._tls.send(left[0])
         else:
             sent = self.sock.sendmsg(left[:_MAX_BUFFERS])
         rest, self.is_mid_batch = sent, True
@@ -183,14 +184,14 @@ class Connection:
     def shake_hands(self) -> bool:
         """Goes on with the TLS handshake. Returns whether it is complete, or not needed."""
         if self.in_handshake:
-            assert isinstance(self.sock, ssl.SSLSocket)
+            assert self._tls is not None
             try:
-                self.sock.do_handshake()
+                self._tls.do_handshake()
             except (ssl.SSLWantReadError, ssl.SSLWantWriteError) as error:
                 reading = isinstance(error, ssl.SSLWantReadError)
-                self._tls_wants = selectors.EVENT_READ if reading else selectors.EVENT_WRITE
+                self._handshake_wants = selectors.EVENT_READ if reading else selectors.EVENT_WRITE
                 return False
-            self.in_handshake, self._tls_wants = False, 0
+            self.in_handshake = False
         return True
 
     def start_closing(self, last_bytes: bytes, deadline: float) -> None:

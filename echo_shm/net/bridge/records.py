@@ -1,0 +1,133 @@
+"""TLS as a bridge speaks it: its records go to the system, and come from it, several at a time."""
+
+import contextlib
+import socket
+import ssl
+from typing import Any
+
+#: Most bytes that one call encrypts, or gets from the system. More of them leave the processor's nearest caches before
+#: the system copies them.
+_AT_ONCE = 1 << 16
+
+#: What came from the system. One thread has all connections, and decrypts it before it gets more.
+_CAME = memoryview(bytearray(_AT_ONCE))
+
+
+class Records:
+    """The server's side of TLS over a non-blocking socket.
+
+    An :class:`ssl.SSLSocket` gives each record of 16 KiB to the system by itself: each costs a call, and packets of its
+    own. This one encrypts some into memory first. Errors are as there: ``SSLWantReadError`` and ``SSLWantWriteError``
+    say that nothing can be done before the socket is ready.
+
+    Args:
+        sock: A connected socket, which does not block. Whoever has made it closes it.
+        context: For the server's side.
+
+    """
+
+    def __init__(self, sock: socket.socket, context: ssl.SSLContext) -> None:
+        self._sock = sock
+        self._came, self._made = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self._tls = context.wrap_bio(self._came, self._made, server_side=True)
+        self._unsent = memoryview(b"")
+        #: Whether there may be whole records that were not read yet. No event of the socket says so.
+        self.has_unread = False
+
+    @property
+    def has_unsent(self) -> bool:
+        """Whether something is encrypted, and not sent yet: the next :meth:`send` does that first."""
+        return len(self._unsent) > 0 or self._made.pending > 0
+
+    def do_handshake(self) -> None:
+        """Goes on with the handshake, and returns once it is complete.
+
+        Raises:
+            ssl.SSLError: The client does not speak TLS in this way. It was told.
+            OSError: The connection is lost.
+
+        """
+        while True:
+            self._flush()
+            try:
+                self._tls.do_handshake()
+                break
+            except ssl.SSLWantReadError:
+                self._flush()
+                self._fill()
+            except ssl.SSLError:
+                self._tell_why()
+                raise
+        self._flush_some()
+
+    def recv_into(self, space: memoryview) -> int:
+        """Decrypts what has come: how many bytes; 0 at the end of the connection."""
+        total, self.has_unread = 0, False
+        while total < len(space):
+            try:
+                n = self._decrypt(space[total:])
+            except ssl.SSLWantReadError:
+                if total:
+                    return total
+                self._fill()
+                continue
+            if not n:
+                return total
+            total += n
+        self.has_unread = True
+        return total
+
+    def _decrypt(self, space: memoryview) -> int:
+        """What there is of one record."""
+        try:
+            n: Any = self._tls.read(len(space), space)
+        except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
+            return 0
+        except ssl.SSLWantReadError:
+            self._flush_some()  # TLS answers by itself, as where keys change
+            raise
+        except ssl.SSLError:
+            self._tell_why()
+            raise
+        return int(n)
+
+    def send(self, data: bytes | bytearray | memoryview) -> int:
+        """Encrypts as much as is sent at a time: how many bytes. The next call first sends what is left of it."""
+        self._flush()
+        count = 0
+        with memoryview(data) as whole, whole[:_AT_ONCE] as some:
+            while count < len(some):
+                count += self._tls.write(some[count:])
+        self._flush_some()
+        return count
+
+    def _fill(self) -> None:
+        """Gets what has come from the system."""
+        try:
+            n = self._sock.recv_into(_CAME)
+        except BlockingIOError:
+            raise ssl.SSLWantReadError from None
+        if n:
+            self._came.write(_CAME[:n])
+        else:
+            self._came.write_eof()
+
+    def _flush(self) -> None:
+        """Sends all that is encrypted."""
+        while self.has_unsent:
+            if not self._unsent:
+                self._unsent = memoryview(self._made.read())
+            try:
+                self._unsent = self._unsent[self._sock.send(self._unsent) :]
+            except BlockingIOError:
+                raise ssl.SSLWantWriteError from None
+
+    def _flush_some(self) -> None:
+        """The same as far as the system takes it now."""
+        with contextlib.suppress(ssl.SSLWantWriteError):
+            self._flush()
+
+    def _tell_why(self) -> None:
+        """Sends the alert that says what was wrong with what has come. The connection is of no use any more."""
+        with contextlib.suppress(OSError):
+            self._flush()
