@@ -150,7 +150,7 @@ FLOORS = {
         ["client"],
     ],
     "net.bridge": [
-        ["acceptor", "decoder", "copies", "records", "refusals"],
+        ["acceptor", "decoder", "copies", "refusals", "tls_records"],
         ["connection"],
         ["ingest", "shares"],
         ["learners", "weights"],

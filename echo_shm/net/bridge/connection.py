@@ -7,7 +7,7 @@ import ssl
 from collections import deque
 
 from echo_shm.net.bridge.decoder import Decoder, DecoderV1, Samples
-from echo_shm.net.bridge.records import Records
+from echo_shm.net.bridge.tls_records import TlsRecords
 from echo_shm.net.wire import Greeting
 
 #: Where bytes are read to that nobody uses.
@@ -50,7 +50,7 @@ class Connection:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self.sock = sock
-        self._tls = None if tls is None else Records(sock, tls)
+        self._tls = None if tls is None else TlsRecords(sock, tls)
         self.peer = peer
         self.decoder = decoder
         self.out = bytearray()

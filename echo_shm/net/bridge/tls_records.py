@@ -13,7 +13,7 @@ _AT_ONCE = 1 << 16
 _CAME = memoryview(bytearray(_AT_ONCE))
 
 
-class Records:
+class TlsRecords:
     """The server's side of TLS over a non-blocking socket.
 
     An :class:`ssl.SSLSocket` gives each record of 16 KiB to the system by itself: each costs a call, and packets of its
