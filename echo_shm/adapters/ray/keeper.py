@@ -54,7 +54,7 @@ class Keeper:
         self._roster = Roster()
         self._seen = {one.id for one in found}  # nodes that have a shard, or cannot have one
         self._kept: dict[Place, list[str]] = {}  # what could not be handed over, and which nodes there were then
-        self._settling = Settling(setup.name)
+        self._settling = Settling()
         self._absent: set[int] = set()
         #: What shards that are absent were asked; and since when an actor is dead that Ray does not start again.
         self._asked: dict[Place, Any] = {}

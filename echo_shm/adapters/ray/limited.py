@@ -145,7 +145,10 @@ class _Limited:
         stock = self._stocks.pop(number)
         while stock.is_settling and stock.count(self._n) and (item := stock.take()) is not None:
             self._left.append(left_of(number, 1.0, item))  # nobody else can have it there
-        stock.close()
+        self._end(number, stock)
+
+    def _end(self, number: int, stock: Items) -> None:
+        self._left.extend(Left(number, 1.0, item) for item in stock.close())
 
     def _of(self, number: int) -> Items:
         stock = self._stocks.get(number)
@@ -174,8 +177,8 @@ class _Limited:
     def close(self) -> None:
         """Ends. What was not taken goes back; what was taken for a batch that is not whole is kept for the next one."""
         self._left.extendleft(reversed(self._filling.left(self._share_at)))
-        for stock in self._stocks.values():
-            stock.close()
+        for number, stock in self._stocks.items():
+            self._end(number, stock)
 
 
 class LimitedMixer(_Limited):
