@@ -353,9 +353,9 @@ class Shard:
         self._hold(self._replay)
 
     def _reopen(self) -> None:
-        """The same store with new rings. Those that are closed hold nothing any more."""
+        """The same store with new rings, but for those of batches. Those that are closed hold nothing any more."""
         self._replay._let_go()
-        end_left(self._name)
+        end_left(self._name, batches=False)
         self._replay = self._opened(None)
 
     def close(self) -> None:
