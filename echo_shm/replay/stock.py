@@ -80,7 +80,7 @@ class LocalStock:
         """How many batches can be taken now."""
         self._source.refuse_in_child()
         if self._is_shut():
-            raise ConnectionClosedError("the replay is closed, or goes elsewhere")
+            raise ConnectionClosedError("the replay has closed, or goes elsewhere")
         self._is_short = False
         self._give_back_to(wanted)
         if len(self._ready) < wanted:

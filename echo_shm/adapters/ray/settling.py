@@ -1,4 +1,7 @@
-"""Shards that are to be handed over, and wait until learners have what they have drawn."""
+"""Shards that are to be handed over, and wait until learners have what they have drawn.
+
+What a learner has not taken in time goes along: see :meth:`Shard.leave`. The wait keeps that little.
+"""
 
 import contextlib
 import dataclasses

@@ -218,7 +218,7 @@ def test_no_node_takes_over_what_was_drawn(made, draining, monkeypatch, caplog, 
     """The shard, which was ready for that, goes on with it."""
     make = keeper.Keeper._make
     monkeypatch.setattr(keeper.Keeper, "_make", lambda self, place, *rest: not place.incarnation and make(self, place))
-    with two_queues(made, store=store_of(tmp_path, shard)) as (replay, batches, came):
+    with two_queues(made, store=store_of(tmp_path, shard)) as (_, batches, came):
         draining[made.nodes[shard].id] = time.time() + 2
         until(lambda: "no other node could take it over" in caplog.text)
         assert sorted(rest_of(batches, came)) == ALL
