@@ -111,7 +111,9 @@ class Shard:
         self._untaken: Untaken | None = None  # from leave() on
         self._has_file = False
         self._is_settling = False
-        self._bounding = threading.Lock()  # calls come on several threads: held while limits are set
+        self._bounding = (
+            threading.Lock()
+        )  # calls come on several threads: held while limits or the file change
         self._is_new = False
         self._refusal: EchoShmError | None = None
         handing.remove_all(self._name)
@@ -147,7 +149,11 @@ class Shard:
             if origin is not None and not self._is_known():
                 replay._let_go()
                 raise EchoShmError("its process was killed before it had all that the shard holds")
-            return self._begun(replay, transport, self._folder)
+            try:
+                return self._begun(replay, transport, self._folder)
+            except BaseException:
+                replay._let_go()
+                raise
         self._guard()  # before there is anything: this process may be killed while it makes it
         if origin is not None and not self._is_known():
             replay = self._received(transport, origin)
@@ -171,7 +177,11 @@ class Shard:
         with handing.new_folder(self._name) as folder:
             handing.receive(origin, folder, self._keys)
             replay = Replay.restore(folder, example=self._setup.example, store="shm", name=self._name)
-            return self._begun(replay, transport, folder)
+            try:
+                return self._begun(replay, transport, folder)
+            except BaseException:
+                replay.close()
+                raise
 
     def _begun(self, replay: Replay, transport: TcpTransport, folder: str | Path | None) -> Replay:
         """Puts what was drawn, and no learner had, where learners get it first. Only then anything is drawn or served.
@@ -179,14 +189,10 @@ class Shard:
         A file in the store's directory stays until the keeper has written this shard down: see :meth:`_tell`. Items
         that a killed process has put there before are not put again.
         """
-        try:
-            if folder is not None:
-                replay._rings.put_untaken(Path(folder, UNTAKEN))
-                self._has_file = self._folder is not None
-            replay._rings.begin_serving(transport)
-        except BaseException:
-            replay._let_go()
-            raise
+        if folder is not None:
+            replay._rings.put_untaken(Path(folder, UNTAKEN))
+            self._has_file = self._folder is not None
+        replay._rings.begin_serving(transport)
         return replay
 
     def _restored(self, transport: TcpTransport, path: Path, name: str, store: str) -> Replay:
@@ -235,12 +241,18 @@ class Shard:
                 for one in done:
                     self._relay.follow(ray.get(one))
                 if self._has_file and self._is_known():
-                    self._has_file = False
-                    Path(self._folder or "", UNTAKEN).unlink(missing_ok=True)
+                    self._remove_file()
                 if not said:  # otherwise the last one is on its way: no more of them pile up
                     report = self.report()
                     self._metrics.set(report)
                     said = [self._setup.directory.report.remote(report, self._relay.offer, self._relay.version)]
+
+    def _remove_file(self) -> None:
+        """The rings have what was drawn before. A file that :meth:`leave` writes is another one."""
+        with self._bounding:
+            if self._has_file:
+                self._has_file = False
+                Path(self._folder or "", UNTAKEN).unlink(missing_ok=True)
 
     def is_new(self) -> bool:
         """Whether nothing was there to go on with when it was made."""
@@ -320,6 +332,8 @@ class Shard:
         self._shut_out()
         self._untaken = self._replay._rings.hold_untaken(self._counted)
         if self._folder is not None:
+            with self._bounding:
+                self._has_file = False
             # Killed before the rings are gone, they have it, and the next process of this shard finds that out.
             self._untaken.save(Path(self._folder, UNTAKEN))
             self._replay.close()
