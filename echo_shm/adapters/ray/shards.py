@@ -111,9 +111,7 @@ class Shard:
         self._untaken: Untaken | None = None  # from leave() on
         self._has_file = False
         self._is_settling = False
-        self._bounding = (
-            threading.Lock()
-        )  # calls come on several threads: held while limits or the file change
+        self._bounding = threading.Lock()  # calls come on several threads: held while limits or the file change
         self._is_new = False
         self._refusal: EchoShmError | None = None
         handing.remove_all(self._name)
@@ -150,6 +148,7 @@ class Shard:
                 replay._let_go()
                 raise EchoShmError("its process was killed before it had all that the shard holds")
             try:
+                self._allow(replay)  # the one before has stopped the draws, if it was to be handed over
                 return self._begun(replay, transport, self._folder)
             except BaseException:
                 replay._let_go()
@@ -205,7 +204,13 @@ class Shard:
             limiter = table.rate_limiter
             if budgets.is_limited(limiter):
                 replay._set_limits(table.name, math.inf, -math.inf)
-            elif table.max_times_sampled:
+        self._allow(replay)
+
+    def _allow(self, replay: Replay) -> None:
+        """What no keeper says of: the limits of tables whose draws are counted, and that no limiter holds for."""
+        for table in self._setup.tables:
+            limiter = table.rate_limiter
+            if table.max_times_sampled and not budgets.is_limited(limiter):
                 replay._set_limits(table.name, limiter.min_diff, limiter.max_diff)
 
     def _made(self, transport: TcpTransport, name: str, folder: str | None) -> Replay:

@@ -24,7 +24,7 @@ from ray._raylet import GcsClient  # noqa: E402
 
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
-from echo_shm.replay import Prioritized, Queue, Sequence, Step, listing  # noqa: E402
+from echo_shm.replay import Fifo, Prioritized, Queue, Sequence, listing  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
 
@@ -102,10 +102,12 @@ def test_keys_and_priorities_move(made, draining, caplog):
 def two_queues(made, length=1, store=None):
     """A replay of queues on two nodes, a learner that has had its first batch, and which items that had.
 
-    Each shard was given 200 steps, by a worker of its number. An item has so many of them.
+    Each shard was given 200 steps, by a worker of its number. An item has one or two of them.
     """
     first, second, _ = made.nodes
-    tables = [Table("q", item=Sequence(length) if length > 1 else Step(), rate_limiter=Queue(800))]
+    queue = Table("q", rate_limiter=Queue(800))
+    windows = Table("q", item=Sequence(2), sampler=Fifo(), max_times_sampled=1)  # its limiter limits nothing
+    tables = [queue if length == 1 else windows]
     with RayReplay(EXAMPLE, 1000, tables, shards=[first.id, second.id], store=store) as replay:
         for i, node in ((1, second), (0, first)):  # the last one has most room
             replay.spawn(numbered_as, 1, [i], [200], **on(node)).join(60)
@@ -200,9 +202,9 @@ def test_a_learner_that_pauses_for_too_long(made, draining, tmp_path, shard):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_nobody_iterates(made, draining, length):
+def test_nobody_iterates(made, draining, tmp_path, length):
     """The shard is handed over at once. Its new process first gives what the old one had drawn, in that order."""
-    with two_queues(made, length) as (replay, batches, came):
+    with two_queues(made, length, tmp_path if length == 2 else None) as (replay, batches, came):
         batches.close()
         draining[made.nodes[1].id] = math.inf
         until(lambda: place_of(replay, 1).incarnation == 1)
