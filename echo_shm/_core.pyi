@@ -615,6 +615,7 @@ class lib:
     ES_FLAG_WEIGHTS: Final[int]
     ES_TAKE_ANY_ORDER: Final[int]
     ES_TAKE_SHORT: Final[int]
+    ES_TAKE_LAST: Final[int]
     ES_WATCH_BATCH: Final[int]
     ES_WATCH_ROOM: Final[int]
     ES_WATCH_MOST: Final[int]
@@ -981,6 +982,8 @@ class lib:
     def es_replay_connect_batches(
         r: ReplayHold, table: int, ring: Ring, segment: CData, uuid: CData | bytes, rank: int, world_size: int, /
     ) -> int: ...
+    @staticmethod
+    def es_replay_put(r: ReplayHold, number: int, n: int, leaves: CData, /) -> int: ...
     @staticmethod
     def es_replay_disconnect(r: ReplayHold, /) -> None: ...
     @staticmethod

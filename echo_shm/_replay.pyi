@@ -193,6 +193,8 @@ class Core:
     def connect_batches(
         self, table: int, ring: int, segment: int, uuid: bytes, rank: int, world_size: int, /
     ) -> int: ...
+    def put(self, number: int, n: int, leaves: int, /) -> int:
+        """Does what ``es_replay_put`` does. ``leaves`` is the address of an array of addresses."""
     def disconnect(self) -> int: ...
     def turn(
         self, most: int, /

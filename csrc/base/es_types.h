@@ -43,8 +43,9 @@ enum es_owner_index { ES_NOBODY = 0x7fffffff };
 enum es_flag { ES_FLAG_READY_ORDER = 1, ES_FLAG_DETAILED = 2, ES_FLAG_WEIGHTS = 4 };
 
 /* What es_api_take() may hand out beyond the ring's own order: any complete batch, and with
- * ES_TAKE_SHORT the samples of a batch that is still being filled. */
-enum es_take_flag { ES_TAKE_ANY_ORDER = 1, ES_TAKE_SHORT = 2 };
+ * ES_TAKE_SHORT the samples of a batch that is still being filled. ES_TAKE_LAST: also the last batch before one that another
+ * learner has leased, for whoever knows that no producer needs that one any more: see es_lease.h. */
+enum es_take_flag { ES_TAKE_ANY_ORDER = 1, ES_TAKE_SHORT = 2, ES_TAKE_LAST = 4 };
 
 /* What es_api_wait_any() can wait for in a ring. BATCH: es_api_take() may hand one out. ROOM: a slot may be claimed. */
 enum es_watch_cause { ES_WATCH_BATCH = 1, ES_WATCH_ROOM = 2 };

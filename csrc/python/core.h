@@ -51,6 +51,7 @@
     F(connect_inbox)   \
     F(connect_updates) \
     F(connect_batches) \
+    F(put)             \
     F(disconnect)      \
     F(turn)            \
     F(snapshot)        \

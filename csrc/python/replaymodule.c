@@ -260,6 +260,7 @@ static PyMethodDef core_methods[] = {
     {"connect", (PyCFunction)core_connect, METH_VARARGS, "connect(updates, ring, segment, uuid)"},
     {"connect_batches", (PyCFunction)core_connect_batches, METH_VARARGS,
      "connect_batches(table, ring, segment, uuid, rank, world_size)"},
+    {"put", (PyCFunction)core_put, METH_VARARGS, "put(number, n, leaves) -> a code"},
     {"disconnect", (PyCFunction)core_disconnect, METH_NOARGS, "Gives back to the rings what was not used."},
     {"turn", (PyCFunction)core_turn, METH_O, "turn(most): stores what the rings have brought."},
     {"snapshot", (PyCFunction)core_snapshot, METH_O, "snapshot(address): brings a copy of the records up to date."},

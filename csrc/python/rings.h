@@ -50,6 +50,20 @@ static PyObject *core_connect_batches(core *self, PyObject *args)
     return PyLong_FromLong(code);
 }
 
+/* put(number, n, leaves): items that come before all draws for that ring; leaves: the address of their addresses. */
+static PyObject *core_put(core *self, PyObject *args)
+{
+    unsigned int number;
+    unsigned long long n, leaves;
+    if (!PyArg_ParseTuple(args, "IKK", &number, &n, &leaves))
+        return NULL;
+    int code = enter(self);
+    if (code == ES_OK)
+        LOCKED_CALL(self, RELEASE_GIL_FROM,
+                    code = self->call.put(self->replay, number, n, (const void *const *)(uintptr_t)leaves));
+    return PyLong_FromLong(code);
+}
+
 static PyObject *core_disconnect(core *self, PyObject *nothing)
 {
     (void)nothing;

@@ -177,6 +177,41 @@ uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code)
     return filled;
 }
 
+/* Writes items from the first one on to as many slots of a batch, which are claimed. */
+static void write_items(const es_outbox *o, uint64_t first, uint64_t n, const void *const *leaves)
+{
+    uint64_t slot = first % o->capacity;
+    for (uint32_t i = 0; i < o->table->form.num_outputs + ES_BATCH_COLUMNS; i++) {
+        uint64_t size = es_api_leaf_size(o->ring, i);
+        memcpy(o->segment + es_api_leaf_offset(o->ring, i) + slot * size, (const uint8_t *)leaves[i] + first * size,
+               n * size);
+    }
+}
+
+int es_outbox_put(es_outbox *o, uint64_t n, const void *const *leaves)
+{
+    if (o->world_size > 0)
+        return -EINVAL;
+    while (o->words->drawn < n) {
+        int64_t first, claimed = es_api_reserve_many(o->ring, n - o->words->drawn, &first);
+        if (claimed < 0)
+            return (int)claimed;
+        if ((uint64_t)first != o->words->drawn || (uint64_t)(first + claimed) > n) { /* somebody has scribbled on it */
+            abort_from(o, (uint64_t)first, (uint64_t)claimed);
+            return -EINVAL;
+        }
+        write_items(o, (uint64_t)first, (uint64_t)claimed, leaves);
+        /* They are complete before they count as drawn: whoever opens the store next commits them as they are. */
+        ES_COMPILER_BARRIER();
+        *(volatile uint64_t *)&o->words->drawn = (uint64_t)(first + claimed);
+        ES_COMPILER_BARRIER();
+        int64_t done = es_api_commit_many(o->ring, first, (uint64_t)claimed);
+        if (done < claimed)
+            return done < 0 ? (int)done : ES_ECLOSED;
+    }
+    return ES_OK;
+}
+
 /* --- groups ------------------------------------------------------------------------- */
 
 /* The numbers of a group's rings, by rank. False: one is missing. */

@@ -38,7 +38,12 @@ void es_outbox_close(es_outbox *o);
 /* Draws at most that many items into the ring: how many. *code: ES_OK if there may be more; ES_FULL; ES_SHORT when the
  * table's limiter forbids it, or the table is empty; -ENOMEM; ES_ECLOSED, or another error of the ring. */
 uint64_t es_outbox_fill(es_outbox *o, uint64_t most, int *code);
-/* The same for the group of rings that a ring of rank 0 belongs to. They take turns: the n-th batch drawn goes to rank
+/* Puts n items into a ring that is in no group: those that come before all draws for it, in a ring that was made for them.
+ * Item i belongs at position i. leaves: for each leaf of the ring n items of it, one behind the other. Those that are there
+ * already, because a process was killed while it did this, are not put again. ES_OK; ES_FULL when the ring has fewer slots;
+ * -EINVAL for a ring of a group; ES_ECLOSED, or another error of the ring. */
+int es_outbox_put(es_outbox *o, uint64_t n, const void *const *leaves);
+/* The same as es_outbox_fill() for the group of rings that a ring of rank 0 belongs to. They take turns: the n-th batch drawn goes to rank
  * n % world_size, and no other ring gets an item before that batch is complete. So while one ring is full, all wait.
  * Whose turn it is follows from "drawn up to here" of each, so it needs no word of its own. Draws nothing before all
  * rings of the group are connected. codes: one for each of the num rings; written for those of the group, ES_OK where

@@ -351,6 +351,11 @@ int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void 
     return es_rings_connect_batches(&r->rings, &r->tables.table[table], ring, segment, uuid, rank, world_size);
 }
 
+int es_replay_put(es_replay *r, uint32_t number, uint64_t n, const void *const *leaves)
+{
+    return number < r->rings.num_outboxes ? es_outbox_put(&r->rings.outboxes[number], n, leaves) : -EINVAL;
+}
+
 void es_replay_disconnect(es_replay *r)
 {
     es_rings_disconnect(&r->rings);

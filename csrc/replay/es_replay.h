@@ -152,6 +152,9 @@ int es_replay_connect_updates(es_replay *r, es_ring *ring, void *segment, const 
  * -ENOSPC with ES_MAX_OUTBOXES connected; -ENOMEM; ES_UNSURE as long as a dead producer was not reaped. */
 int es_replay_connect_batches(es_replay *r, uint32_t table, es_ring *ring, void *segment, const uint8_t *uuid,
                               uint32_t rank, uint32_t world_size);
+/* Puts n items into the ring of batches of that number, before any is drawn for it: see es_outbox_put(). -EINVAL: there is
+ * no such ring. */
+int es_replay_put(es_replay *r, uint32_t number, uint64_t n, const void *const *leaves);
 /* Gives back to the rings what was not used. It comes before they are detached. */
 void es_replay_disconnect(es_replay *r);
 /* Stores the steps and makes the updates that the rings have brought, lets parked items in, and draws items into the

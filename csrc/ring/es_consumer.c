@@ -29,7 +29,7 @@ static enum completeness scan(es_ring *r, uint64_t j, uint64_t lap)
 
 static bool takeable(es_ring *r, uint64_t j, uint64_t lap, uint32_t flags)
 {
-    if (es_lease_left_to_others(r, j, lap - 1))
+    if (!(flags & ES_TAKE_LAST) && es_lease_left_to_others(r, j, lap - 1))
         return false;
     enum completeness c = scan(r, j, lap);
     /* A batch whose slots are all sealed is never handed out. */

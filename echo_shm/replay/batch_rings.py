@@ -169,6 +169,36 @@ class BatchRings:
             if not self._ended and missing:
                 self._make(missing, num_batches)
 
+    def put(self, table: int, num_batches: int, leaves: Sequence[Array]) -> None:
+        """Puts items into the ring of single items of a table, which is made if it is not there. They come first.
+
+        It comes before the first turn. A process that was killed while it did this has left a part of them there: the
+        others follow.
+
+        Args:
+            table: The table's number.
+            num_batches: How many the ring is to hold.
+            leaves: For each leaf of the ring the bytes of the items, of shape ``(items, bytes of one)``.
+
+        Raises:
+            SegmentError: They are other items, or the ring cannot be made, or is too small.
+
+        """
+        one = BatchRing(table, 1)
+        name = one.name(self._name)
+        sizes = [leaf.nbytes for leaf in self._specs[table].leaves] if table < len(self._specs) else []
+        if not sizes or [leaf.shape for leaf in leaves] != [(len(leaves[0]), size) for size in sizes]:
+            raise SegmentError(f"ring {name!r}: what was drawn is of another replay")
+        self.make(table, 1, num_batches, 0)
+        with self._lock:
+            if one not in self._connected:
+                raise SegmentError(f"ring {name!r} cannot be made: {self.refused.get(name, 'the replay is closed')}")
+            pointers = ffi.new("void *[]", [ffi.from_buffer(leaf) for leaf in leaves])
+            address = int(ffi.cast("uintptr_t", pointers))
+            code = self._core.put(self._connected.index(one), len(leaves[0]), address)
+        if code != lib.ES_OK:
+            raise error_from(code, f"ring {name!r}")
+
     def _make(self, missing: Sequence[BatchRing], num_batches: int) -> None:
         names = [one.name(self._name) for one in missing]
         try:
@@ -242,16 +272,14 @@ class BatchRings:
         connected = set(self._connected)
         return [one.name(self._name) for one in self._connected if connected.issuperset(one.group())]
 
-    def untaken(self, tables: Collection[int]) -> tuple[int, int]:
-        """How many items of those tables are in rings, and not released: where a learner is attached, and in all."""
-        full, attended, count = ffi.new("uint64_t *"), 0, 0
+    def untaken(self, tables: Collection[int]) -> int:
+        """How many items of those tables are in rings that a learner is attached to, and not released."""
+        full, count = ffi.new("uint64_t *"), 0
         with self._lock:
             for one, attachment in zip(self._connected, self._attachments, strict=True):
-                if one.table in tables:
-                    here = lib.es_monitor_count_committed(attachment.ring, full)
-                    attended += here if lib.es_api_learner_alive(attachment.ring) else 0
-                    count += here
-        return attended, count
+                if one.table in tables and lib.es_api_learner_alive(attachment.ring):
+                    count += lib.es_monitor_count_committed(attachment.ring, full)
+        return count
 
     def sweep(self) -> None:
         """Reaps dead learners, so that another one gets their batches."""

@@ -14,7 +14,7 @@ from echo_shm.replay.batch_rings import BatchRings
 from echo_shm.replay.sources import Sources
 from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.replay_board import ReplayBoard
-from echo_shm.spec import Spec
+from echo_shm.spec import Array, Spec
 
 if TYPE_CHECKING:
     from echo_shm._core import Watch
@@ -173,8 +173,13 @@ class Feed:
         self._sources.shut_out()
         self.wake()
 
-    def untaken(self, tables: Collection[int]) -> tuple[int, int]:
-        """How many items of those tables are drawn and not done: in rings that a learner is attached to, and in all."""
+    def put(self, table: int, num_batches: int, leaves: Sequence[Array]) -> None:
+        """Puts items into a ring of single items: see :meth:`BatchRings.put`."""
+        self._batches.put(table, num_batches, leaves)
+        self.publish()
+
+    def untaken(self, tables: Collection[int]) -> int:
+        """How many items of those tables are drawn and not done, in rings that a learner is attached to."""
         return self._batches.untaken(tables)
 
     def close(self) -> None:

@@ -19,7 +19,9 @@ from echo_shm.ring.batch_names import BatchRing
 from echo_shm.ring.batch_reader import BatchReader
 from echo_shm.ring.batch_source import BatchSource
 from echo_shm.ring.board import made_or_refused
+from echo_shm.ring.handle import Handle
 from echo_shm.ring.lockfile import CREATOR_BYTE
+from echo_shm.ring.metrics import RingView
 from echo_shm.ring.segment import Segment
 from echo_shm.spec import Array
 
@@ -98,13 +100,19 @@ def stock(
     timeout: float,
     grace: float | None,
     ask: Callable[[], None],
+    inbox: Handle,
 ) -> LocalStock | None:
-    """As :func:`batches`, for a learner that takes several before it is done with any. None: there is no ring yet."""
+    """As :func:`batches`, for a learner that takes several before it is done with any. None: there is no ring yet.
+
+    ``inbox``: the ring by which steps come, which closes first.
+    """
+    view = RingView(Segment.attach(inbox.name, inbox.uuid, read_only=True))
     segment = _find(replay, one, treespec, timeout, grace, ask)
     if segment is None:
         return None
     build = cast("Callable[[list[Array]], Batch]", segment.spec.structure.unflatten)
-    return LocalStock(BatchSource(segment, is_bridge=False), build, _Replays(replay, segment, grace).check)
+    check, source = _Replays(replay, segment, grace).check, BatchSource(segment, is_bridge=False)
+    return LocalStock(source, build, check, lambda: bool(view.snapshot().closed))
 
 
 def _next(reader: BatchReader, timeout: float | None, replays: "_Replays") -> list[Batch | None]:

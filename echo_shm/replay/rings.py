@@ -7,12 +7,14 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Collection, Sequence
+from pathlib import Path
 from typing import Any, TypeVar
 
 from echo_shm._core import ffi
 from echo_shm._replay import Core
 from echo_shm.errors import EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
+from echo_shm.replay import untaken
 from echo_shm.replay.ahead import Ahead
 from echo_shm.replay.batch import TableInfo, table_info, why_no_insert
 from echo_shm.replay.batch_rings import batch_spec
@@ -20,6 +22,7 @@ from echo_shm.replay.feed import Feed
 from echo_shm.replay.history import explicit
 from echo_shm.replay.sources import Sources
 from echo_shm.replay.store import Store
+from echo_shm.replay.untaken import Untaken
 from echo_shm.replay.waiting import Changes
 from echo_shm.replay.waits import Waits
 from echo_shm.replay.writer import ReplayHandle, Writer
@@ -120,6 +123,12 @@ class Rings:
         # It does not refer to the Replay, whose end ends it.
         self._thread = threading.Thread(target=self._run, args=(feed,), name="echo_shm-replay", daemon=True)
         self._thread.start()
+
+    def begin_serving(self, transport: Transport) -> None:
+        """Starts the thread, and that transport, of a replay that had none."""
+        self.start()
+        self._transports = (transport,)
+        self.serve()
 
     def serve(self) -> None:
         """Starts the transports."""
@@ -224,13 +233,28 @@ class Rings:
         """Whether writers and clients are shut out, by this process or by one before it."""
         return self._sources is not None and self._sources.are_closed
 
-    def untaken(self, tables: Collection[str]) -> tuple[int, int]:
-        """How many items of those tables are drawn for learners in other processes, and not done yet.
-
-        First those that a learner can take now; then all, also where none is there.
-        """
+    def untaken(self, tables: Collection[str]) -> int:
+        """How many items of those tables are drawn for learners that are attached, and are not done yet."""
         feed = self._feed
-        return (0, 0) if feed is None else feed.untaken([self._names.index(one) for one in tables])
+        return 0 if feed is None else feed.untaken([self._names.index(one) for one in tables])
+
+    def hold_untaken(self, tables: Collection[str]) -> Untaken:
+        """Holds the items of those tables that are drawn, and that no learner has. Nothing is drawn of them meanwhile.
+
+        First it ends the transports. Once a bridge has ended, the rings have what learners on other hosts do not have.
+        """
+        self.shut_down()
+        return Untaken(self.handle.name, [self._names.index(one) for one in tables])
+
+    def put_untaken(self, path: Path) -> None:
+        """Puts what such a file has where learners get it first. It comes before the thread is started.
+
+        Raises:
+            SegmentError: It is damaged, or of another replay; or a ring cannot be made.
+
+        """
+        for table, saved in untaken.read(path).items():
+            self.open().put(table, *saved)
 
     # -- storing
 

@@ -41,17 +41,18 @@ def inbox_slots(spec: Spec) -> int:
     return max(_LEAST_SLOTS, min(_MOST_SLOTS, _INBOX_BYTES // max(1, spec.sample_bytes)))
 
 
-def end_left(name: str) -> None:
+def end_left(name: str, *, batches: bool = True) -> None:
     """Ends the rings that a killed replay has left, whose steps are gone with it.
 
-    The next one of that name does not go on with them: updates of the lost items would hit its own.
+    The next one of that name does not go on with them: updates of the lost items would hit its own. Without
+    ``batches``, it goes on with what was drawn for learners.
 
     Raises:
         SegmentError: They belong to a process that is alive.
 
     """
     for ring in names():
-        if ring not in (name + INBOX, name + UPDATES) and batch_ring(name, ring) is None:
+        if ring not in (name + INBOX, name + UPDATES) and not (batches and batch_ring(name, ring)):
             continue
         try:
             segment = Segment.attach(ring)

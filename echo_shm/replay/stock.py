@@ -45,22 +45,33 @@ class Stock(Protocol):
     def done(self) -> None:
         """All that was taken is done: none of it comes again."""
 
-    def close(self) -> None:
-        """The same, and leaves. What was not taken goes to another learner."""
+    def close(self) -> list[Batch]:
+        """The same, and leaves. What was not taken goes to another learner; what cannot any more is returned."""
 
 
 class LocalStock:
     """Through shared memory.
 
+    Once the replay has shut out whoever sends to it, it may go elsewhere, with all that no learner has leased. So what
+    this one has leased is its own from then on, and goes back no more. What it has given back just before is perhaps
+    not seen: it takes that again. If the replay has it already, there is nothing to take.
+
     Args:
         source: The ring.
         build: Makes a batch of the arrays of its leaves.
         check: Called where nothing has come: raises if nothing will.
+        is_shut: Says whether the replay has shut out whoever sends to it. It stays so.
 
     """
 
-    def __init__(self, source: BatchSource, build: Callable[[list[Array]], Batch], check: Callable[[], None]) -> None:
-        self._source, self._build, self._check = source, build, check
+    def __init__(
+        self,
+        source: BatchSource,
+        build: Callable[[list[Array]], Batch],
+        check: Callable[[], None],
+        is_shut: Callable[[], bool],
+    ) -> None:
+        self._source, self._build, self._check, self._is_shut = source, build, check, is_shut
         self._ready: deque[Lease] = deque()
         self._taken: list[Lease] = []
         self._share, self._is_short = source.num_buffers, False
@@ -68,6 +79,8 @@ class LocalStock:
     def count(self, wanted: int) -> int:
         """How many batches can be taken now."""
         self._source.refuse_in_child()
+        if self._is_shut():
+            raise ConnectionClosedError("the replay has closed, or goes elsewhere")
         self._is_short = False
         self._give_back_to(wanted)
         if len(self._ready) < wanted:
@@ -90,8 +103,12 @@ class LocalStock:
 
     def _give_back_to(self, most: int) -> None:
         """Gives back what was not taken, the newest first, until no more than so many are left."""
+        if len(self._ready) <= most or self._is_shut():
+            return
         while len(self._ready) > most:
             self._source.give_back(self._ready.pop())
+        while self._is_shut() and (lease := self._source.take()) is not None:
+            self._ready.append(lease)
 
     @property
     def is_full(self) -> bool:
@@ -121,11 +138,13 @@ class LocalStock:
             self._source.release(lease)
         self._taken.clear()
 
-    def close(self) -> None:
+    def close(self) -> list[Batch]:
         """The same, and leaves."""
         self.done()
         self._give_back_to(0)
+        own = [self._build([array.copy() for array in self._source.arrays_of(lease)]) for lease in self._ready]
         self._source.detach()
+        return own
 
 
 class RemoteStock:
@@ -168,6 +187,7 @@ class RemoteStock:
         """All that was taken is done."""
         self._received.done()
 
-    def close(self) -> None:
+    def close(self) -> list[Batch]:
         """The same, and leaves."""
         self._received.close()
+        return []

@@ -84,6 +84,7 @@ _FUNCTIONS = (
     "es_replay_connect_inbox",
     "es_replay_connect_updates",
     "es_replay_connect_batches",
+    "es_replay_put",
     "es_replay_disconnect",
     "es_replay_turn",
     "es_replay_snapshot",

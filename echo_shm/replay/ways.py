@@ -118,7 +118,8 @@ class LocalWay:
         treespec = self.handle.treespec
         assert treespec is not None  # a replay knows its steps
         one = BatchRing(table, 1, 0, 0)
-        return learner.stock(self.what, one, treespec, timeout, _GRACE, functools.partial(self._ask, one, prefetch))
+        ask = functools.partial(self._ask, one, prefetch)
+        return learner.stock(self.what, one, treespec, timeout, _GRACE, ask, self.handle.inbox)
 
     def _ask(self, one: BatchRing, num_batches: int) -> None:
         with self._lock:

@@ -1,6 +1,7 @@
 """A replay's ring of batches, as a learner takes them that never waits and may have several: a bridge is one."""
 
 import errno
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -72,21 +73,25 @@ class BatchSource:
         """Raises ForkedError in a child of the process that has attached."""
         self._attachment.refuse_in_child()
 
-    def take(self) -> Lease | None:
-        """Takes a batch. None: there is none now."""
+    def take(self, *, is_last: bool = False) -> Lease | None:
+        """Takes a batch. None: there is none now.
+
+        ``is_last``: also one that is left to others, because producers need a batch that one of them has leased. It is
+        for whoever knows that nothing more comes.
+        """
         if self._is_waiting_for_dead:
-            if self._attachment.reaper.reap_and_check() != (0, True):
+            if not self.is_settled():
                 return None
             self._is_waiting_for_dead = False
         snap = ffi.new("es_snapshot *")
         was_settled, self._settled = self._settled, False
-        index = lib.es_api_take(self._ring, 0, 0, snap)
+        index = lib.es_api_take(self._ring, lib.ES_TAKE_LAST if is_last else 0, 0, snap)
         if snap.sweep_due:
             self._attachment.reaper.sweep()
         if index == lib.ES_ENDED:
             # What dead learners had leased is delivered again, once this process or another has reaped them.
             self.ended = was_settled
-            self._settled = self._attachment.reaper.reap_and_check() == (0, True)
+            self._settled = self.is_settled()
             return None
         if index in _NOTHING_YET:
             return None
@@ -107,6 +112,15 @@ class BatchSource:
             column[lease.batch].view(leaf.dtype).reshape(self.n, *leaf.shape)
             for column, leaf in zip(self._columns, self._leaves, strict=True)
         ]
+
+    def copies_of(self, leases: Sequence[Lease]) -> list[Array]:
+        """The bytes of several batches: for each leaf an array of shape ``(len(leases), bytes of a batch)``."""
+        index = [lease.batch for lease in leases]
+        return [column[index] for column in self._columns]
+
+    def is_settled(self) -> bool:
+        """Whether nobody is dead, and what the dead had leased can be taken. It reaps them."""
+        return self._attachment.reaper.reap_and_check() == (0, True)
 
     def release(self, lease: Lease) -> None:
         """Gives the batch's space back to the replay."""

@@ -266,6 +266,7 @@ TEST(nothing_is_left_to_a_bridges_learner)
         es_ring *second = fix_learner(f);
         CHECK_EQ(fix_take(second, 0, &round), 1);
         CHECK_EQ(fix_take(second, 0, &round), bridges ? 2 : ES_EMPTY);
+        CHECK_EQ(fix_take(second, ES_TAKE_LAST, &round), bridges ? ES_EMPTY : 2); /* it asks for what is left, too */
         fix_free(f);
     }
 }

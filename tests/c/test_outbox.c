@@ -197,6 +197,71 @@ TEST(so_many_rings_and_no_more)
     destroy(&w);
 }
 
+/* Leaves of items 100, 101 and so on: each column has the item's number. */
+static uint64_t leaves_of[7];
+
+static int put(world *w, uint64_t n)
+{
+    const void *leaves[9];
+    for (uint64_t i = 0; i < 7; i++)
+        leaves_of[i] = 100 + i;
+    for (uint32_t i = 0; i < 9; i++)
+        leaves[i] = leaves_of;
+    return es_replay_put(w->r, 0, n, leaves);
+}
+
+static void expect_first_leaf(world *w, uint32_t leaf, const uint64_t *wanted)
+{
+    for (uint64_t i = 0; i < SIZE * BATCHES; i++) {
+        uint64_t got;
+        memcpy(&got, w->fix->base + es_api_leaf_offset(w->learner, leaf) + 8 * i, 8);
+        CHECK_EQ(got, wanted[i]);
+    }
+}
+
+/* Items that another replay has drawn come before all draws. They are no draws here. */
+TEST(what_is_put_comes_first)
+{
+    world w = new_world();
+    uint64_t done;
+    es_table_info info;
+    es_snapshot snap;
+    CHECK_EQ(put(&w, 4), -EINVAL); /* there is no ring */
+    CHECK_EQ(join_as(&w, 0), 0);
+    CHECK_EQ(put(&w, 4), ES_OK);
+    es_replay_info(w.r, 0, &info);
+    CHECK_EQ(info.sampled, 0);
+    CHECK_EQ(es_api_take(w.learner, 0, 0, &snap), 0);
+    CHECK_EQ(es_api_take(w.learner, 0, 0, &snap), ES_EMPTY);
+    add(&w, 5, 1);
+    turn(&w, &done);
+    CHECK_EQ(done, 2);
+    expect_first_leaf(&w, 0, (const uint64_t[]){100, 101, 102, 103, 5, 5});
+    expect_first_leaf(&w, 5, (const uint64_t[]){100, 101, 102, 103, 1, 2}); /* times_sampled */
+    CHECK_EQ(es_api_take(w.learner, 0, 0, &snap), 1);
+    destroy(&w);
+}
+
+/* Whoever was killed in between has put some of them. The next one puts the others, and none twice. */
+TEST(what_was_put_is_not_put_again)
+{
+    world w = new_world();
+    uint64_t done;
+    CHECK_EQ(join_as(&w, 0), 0);
+    CHECK_EQ(put(&w, 2), ES_OK);
+    es_replay_disconnect(w.r);
+    CHECK_EQ(join_as(&w, 0), 0);
+    CHECK_EQ(put(&w, 5), ES_OK);
+    CHECK_EQ(put(&w, 5), ES_OK);
+    add(&w, 5, 1);
+    turn(&w, &done);
+    CHECK_EQ(done, 1);
+    CHECK_EQ(put(&w, 6), ES_OK);
+    expect_first_leaf(&w, 0, (const uint64_t[]){100, 101, 102, 103, 104, 5});
+    CHECK_EQ(put(&w, 7), ES_FULL);
+    destroy(&w);
+}
+
 /* --- groups ------------------------------------------------------------------------- */
 
 typedef struct group {

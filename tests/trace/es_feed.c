@@ -451,6 +451,8 @@ static unsigned finish(void *world, es_tracee *t, uint32_t n)
     tracee_kill(t);
     enter(&k->f);
     feed_connect(&k->f);
+    if (k->s->again != NULL)
+        k->s->again(&k->f);
     go_on(k, &k->found);
     feed_leave(&k->f);
     end_life(&k->f);

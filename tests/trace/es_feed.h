@@ -52,6 +52,7 @@ typedef struct es_feeding {
     bool connects; /* the operation connects the rings; otherwise they are connected before it */
     void (*prepare)(es_feed *f);          /* tracee: before the operation, at full speed */
     void (*act)(es_feed *f);              /* the operation */
+    void (*again)(es_feed *f);            /* what the next replay does again, once it has connected the rings */
     bool leaves;                          /* it lets go of the rings */
     bool everywhere;                      /* it makes system calls: kill it also where it has written nothing */
     uint32_t parts;                       /* changes of one block of updates, which are made again after a death */

@@ -219,6 +219,23 @@ FEED_EVERYWHERE(batch_is_cut_short, .tables = {MATCHED("a", ES_UNIFORM, ES_FIFO,
                 .slots = 3, .boxes = {{0, 4, 2}}, .before = add_two, .send = send_one, .act = turn,
                 .through = "es_outbox_fill es_draw_allowed draw_independent");
 
+/* Items of another replay, whose bytes count up. */
+static void put_three(es_feed *f)
+{
+    static uint8_t bytes[3 * 64];
+    const void *leaves[VAULT_LEAVES + ES_BATCH_COLUMNS];
+    for (uint32_t i = 0; i < sizeof bytes; i++)
+        bytes[i] = (uint8_t)i;
+    for (uint32_t i = 0; i < VAULT_LEAVES + ES_BATCH_COLUMNS; i++)
+        leaves[i] = bytes;
+    CHECK_EQ(es_replay_put(f->v.r, 0, 3, leaves), ES_OK);
+}
+
+/* They come before all draws. The next replay puts those that are missing. */
+FEED_EVERYWHERE(items_are_put_first, .tables = {ONCE("a", ES_FIFO, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
+                .slots = 2, .boxes = {{0, 2, 3}}, .before = add_four, .act = put_three, .again = put_three,
+                .through = "es_replay_put es_outbox_put write_items es_api_reserve_many es_api_commit_many");
+
 /* The store knows two other rings. */
 FEED_EVERYWHERE(new_rings_of_batches, .tables = {TABLE("a", ES_UNIFORM, ES_FIFO, ANY)}, .num_tables = 1, .capacity = 8,
                 .slots = 2, .boxes = {{0, 2, 1}, {0, 1, 1}}, .before = add_four, .known = true, .send = send_one,

@@ -43,7 +43,7 @@ FLOORS = {
         ["step_writer"],
         ["item_writer"],
         ["writer"],
-        ["sources", "remote"],
+        ["sources", "remote", "untaken"],
         ["store", "feed"],
         ["new_store"],
         ["rings", "listing", "learner", "settings", "checkpoint", "restoring", "peeking"],

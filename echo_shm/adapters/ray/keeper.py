@@ -54,7 +54,7 @@ class Keeper:
         self._roster = Roster()
         self._seen = {one.id for one in found}  # nodes that have a shard, or cannot have one
         self._kept: dict[Place, list[str]] = {}  # what could not be handed over, and which nodes there were then
-        self._settling = Settling(setup.name)
+        self._settling = Settling()
         self._absent: set[int] = set()
         #: What shards that are absent were asked; and since when an actor is dead that Ray does not start again.
         self._asked: dict[Place, Any] = {}
@@ -259,7 +259,7 @@ class Keeper:
         The roster has one place of a number at any time, and this thread alone changes it, in one step: the old one
         until the new one holds all, and the new one from then on. The old one takes nothing from before its state is
         read, and nobody finds the new one before it is written down. So what fails in between costs nothing: the old
-        one goes on.
+        one goes on. What was drawn, and no learner has taken by then, goes along.
         """
         others = [node for node in self._by_shards(alive) if node != place.node]
         if place not in self._settling.places and self._kept.get(place) == others:  # nothing is new since

@@ -7,7 +7,7 @@ learners get them.
 There are two exceptions. A shard holds a bounded number of items that were drawn and are not done. Learners that share
 them could wait for each other without end. So where nothing comes for a while, and only this learner can make room, it
 takes what is there, says that it is done with that, and keeps it for its batch. It does the same with the items of a
-shard that is about to be handed over, which leaves nothing behind.
+shard that is about to be handed over: once it is, what a learner has of it is its own, and what none has goes along.
 """
 
 import contextlib
@@ -145,7 +145,10 @@ class _Limited:
         stock = self._stocks.pop(number)
         while stock.is_settling and stock.count(self._n) and (item := stock.take()) is not None:
             self._left.append(left_of(number, 1.0, item))  # nobody else can have it there
-        stock.close()
+        self._end(number, stock)
+
+    def _end(self, number: int, stock: Items) -> None:
+        self._left.extend(Left(number, 1.0, item) for item in stock.close())
 
     def _of(self, number: int) -> Items:
         stock = self._stocks.get(number)
@@ -174,8 +177,8 @@ class _Limited:
     def close(self) -> None:
         """Ends. What was not taken goes back; what was taken for a batch that is not whole is kept for the next one."""
         self._left.extendleft(reversed(self._filling.left(self._share_at)))
-        for stock in self._stocks.values():
-            stock.close()
+        for number, stock in self._stocks.items():
+            self._end(number, stock)
 
 
 class LimitedMixer(_Limited):

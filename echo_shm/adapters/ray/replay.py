@@ -255,8 +255,9 @@ class RayReplay:
         are enough for that, if one of them is much faster. So it does where a shard is handed over. Items that were
         taken so are lost if this process is killed; an iteration that ends leaves them to its next one. A shard is
         handed over once iterations have taken what it has drawn for them, or have had a minute for that, or half of
-        the time that Ray gives its node if that is less. What nobody has taken then is lost, and the log says how much
-        at most.
+        the time that Ray gives its node if that is less. What nobody has taken then goes along, and comes first from
+        there. What an iteration has of that shard is its own from then on: an item of it is lost if this process is
+        killed, and comes twice only if a process is killed, or cut off, while the shard is handed over.
 
         Args:
             n: How many items, 1 or more.

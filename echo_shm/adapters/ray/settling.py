@@ -1,16 +1,16 @@
-"""Shards that are to be handed over, and wait until learners have what they have drawn."""
+"""Shards that are to be handed over, and wait until learners have what they have drawn.
+
+What a learner has not taken in time goes along: see :meth:`Shard.leave`. The wait keeps that little.
+"""
 
 import contextlib
 import dataclasses
-import logging
 import time
 from typing import Any
 
 import ray
 
 from echo_shm.adapters.ray.directory import Place
-
-_log = logging.getLogger("echo_shm")
 
 #: How long learners have, at most, to take what a shard has drawn (seconds).
 _TAKING = 60.0
@@ -25,20 +25,12 @@ class _Wait:
 
     answer: Any
     end: float
-    #: Items that were drawn and are not done, by its last answer; None: it gave none.
-    left: int | None = None
 
 
 class Settling:
-    """Which shards wait. The keeper's thread alone calls this, in each of its looks: nobody waits for a learner.
+    """Which shards wait. The keeper's thread alone calls this, in each of its looks: nobody waits for a learner."""
 
-    Args:
-        name: The replay's, for what is logged.
-
-    """
-
-    def __init__(self, name: str) -> None:
-        self._name = name
+    def __init__(self) -> None:
         self._waits: dict[Place, _Wait] = {}
 
     @property
@@ -59,11 +51,11 @@ class Settling:
         wait = self._waits.get(place)
         if wait is None:
             wait = self._waits[place] = _Wait(actor.settle.remote(), now + min(_TAKING, (deadline - now) / 2))
-        attended = wait.left = None
+        attended = None
         is_answered = bool(ray.wait([wait.answer], timeout=_GLANCE)[0])
         if is_answered:
             with contextlib.suppress(ray.exceptions.RayError):  # it is being started again
-                attended, wait.left = ray.get(wait.answer)
+                attended = ray.get(wait.answer)
         if attended == 0 or now >= wait.end:
             return True
         if is_answered:
@@ -83,11 +75,5 @@ class Settling:
                 ray.get(actor.stay.remote())
 
     def leave(self, place: Place) -> None:
-        """A shard was handed over. What it had drawn, and no learner has, is lost; that is logged."""
-        left = self._waits.pop(place).left
-        if left != 0:
-            many = "nobody knows how many items" if left is None else f"{left} items at most"
-            _log.warning(
-                "%s: what shard %d on node %s (%s) had drawn, and no learner has, is lost: %s",
-                *(self._name, place.number, place.node, place.host, many),
-            )
+        """A shard was handed over, with what it had drawn and no learner had taken."""
+        self._waits.pop(place)

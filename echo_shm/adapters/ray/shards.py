@@ -24,6 +24,7 @@ from echo_shm.errors import ConnectionClosedError, EchoShmError, SegmentError
 from echo_shm.net.transport import TcpTransport
 from echo_shm.replay import Replay, ReplayClient, Table, TableInfo
 from echo_shm.replay.sources import end_left
+from echo_shm.replay.untaken import UNTAKEN, Untaken
 from echo_shm.spec import Tree
 
 
@@ -107,8 +108,10 @@ class Shard:
         self._setup, self._place, self._keys = setup, place, keys
         self._name, self._folder = setup.store_of(place), setup.folder_of(place.number)
         self._leaving = contextlib.ExitStack()
+        self._untaken: Untaken | None = None  # from leave() on
+        self._has_file = False
         self._is_settling = False
-        self._bounding = threading.Lock()  # calls come on several threads: held while limits are set
+        self._bounding = threading.Lock()  # calls come on several threads: held while limits or the file change
         self._is_new = False
         self._refusal: EchoShmError | None = None
         handing.remove_all(self._name)
@@ -134,13 +137,21 @@ class Shard:
         place, keys = self._place, self._keys
         transport = TcpTransport(place.port, host=place.host, authkey=keys.authkey, tls=keys.pem())
         try:
-            found = self._folder or self._name
-            replay = Replay.attach(found, self._setup.example, thread=True, transport=transport)
-            if self._folder is not None:  # whoever had it before may have been on another node
-                self._guard()
-            return replay
+            replay = Replay.attach(self._folder or self._name, self._setup.example)
         except SegmentError as error:
             if error.errno != errno.ENOENT:
+                raise
+        else:
+            if self._folder is not None:  # whoever had it before may have been on another node
+                self._guard()
+            if origin is not None and not self._is_known():
+                replay._let_go()
+                raise EchoShmError("its process was killed before it had all that the shard holds")
+            try:
+                self._allow(replay)  # the one before has stopped the draws, if it was to be handed over
+                return self._begun(replay, transport, self._folder)
+            except BaseException:
+                replay._let_go()
                 raise
         self._guard()  # before there is anything: this process may be killed while it makes it
         if origin is not None and not self._is_known():
@@ -164,7 +175,24 @@ class Shard:
         """What the old shard sends."""
         with handing.new_folder(self._name) as folder:
             handing.receive(origin, folder, self._keys)
-            return self._restored(transport, folder, self._name, "shm")
+            replay = Replay.restore(folder, example=self._setup.example, store="shm", name=self._name)
+            try:
+                return self._begun(replay, transport, folder)
+            except BaseException:
+                replay.close()
+                raise
+
+    def _begun(self, replay: Replay, transport: TcpTransport, folder: str | Path | None) -> Replay:
+        """Puts what was drawn, and no learner had, where learners get it first. Only then anything is drawn or served.
+
+        A file in the store's directory stays until the keeper has written this shard down: see :meth:`_tell`. Items
+        that a killed process has put there before are not put again.
+        """
+        if folder is not None:
+            replay._rings.put_untaken(Path(folder, UNTAKEN))
+            self._has_file = self._folder is not None
+        replay._rings.begin_serving(transport)
+        return replay
 
     def _restored(self, transport: TcpTransport, path: Path, name: str, store: str) -> Replay:
         example = self._setup.example
@@ -176,7 +204,13 @@ class Shard:
             limiter = table.rate_limiter
             if budgets.is_limited(limiter):
                 replay._set_limits(table.name, math.inf, -math.inf)
-            elif table.max_times_sampled:
+        self._allow(replay)
+
+    def _allow(self, replay: Replay) -> None:
+        """What no keeper says of: the limits of tables whose draws are counted, and that no limiter holds for."""
+        for table in self._setup.tables:
+            limiter = table.rate_limiter
+            if table.max_times_sampled and not budgets.is_limited(limiter):
                 replay._set_limits(table.name, limiter.min_diff, limiter.max_diff)
 
     def _made(self, transport: TcpTransport, name: str, folder: str | None) -> Replay:
@@ -211,10 +245,19 @@ class Shard:
                 done, said = ray.wait(said, timeout=0) if said else ([], [])
                 for one in done:
                     self._relay.follow(ray.get(one))
+                if self._has_file and self._is_known():
+                    self._remove_file()
                 if not said:  # otherwise the last one is on its way: no more of them pile up
                     report = self.report()
                     self._metrics.set(report)
                     said = [self._setup.directory.report.remote(report, self._relay.offer, self._relay.version)]
+
+    def _remove_file(self) -> None:
+        """The rings have what was drawn before. A file that :meth:`leave` writes is another one."""
+        with self._bounding:
+            if self._has_file:
+                self._has_file = False
+                Path(self._folder or "", UNTAKEN).unlink(missing_ok=True)
 
     def is_new(self) -> bool:
         """Whether nothing was there to go on with when it was made."""
@@ -258,38 +301,51 @@ class Shard:
 
     # -- leaving
 
-    def settle(self) -> tuple[int, int]:
+    def settle(self) -> int:
         """Nothing is drawn any more of tables whose draws are counted. Writers go on, within the limits that there are.
 
         It may be called again.
 
         Returns:
-            How many items were drawn and are not done: those that a learner can take, and all.
+            How many items were drawn that a learner can take, or has and is not done with.
 
         """
-        counted = [table.name for table in self._setup.tables if table.max_times_sampled]
         with self._bounding:
             if not self._is_settling:
                 self._is_settling = True  # learners then take what is there, and do not wait for more
-                for name in counted:
+                for name in self._counted:
                     self._replay._set_limits(name, math.inf, self.info(name).limiter.max_diff)
-        return self._replay._rings.untaken(counted)
+        return self._replay._rings.untaken(self._counted)
+
+    @property
+    def _counted(self) -> list[str]:
+        """The tables whose draws are counted."""
+        return [table.name for table in self._setup.tables if table.max_times_sampled]
 
     def leave(self) -> Origin | None:
         """Takes nothing any more, and has what the shard holds ready for another node.
 
         The shard is all that holds it until the keeper has written down the new one: :meth:`stay` goes on with it.
+        What was drawn, and no learner has, goes along. If this process is killed before the other one is written down,
+        the next one of this shard gives it to learners here. If it is killed after that, and before it is closed, a
+        learner of this node that does not know it yet can get such an item there, and another one the same item here.
 
         Returns:
             Where it is to be had; None: it is in the shard's directory.
 
         """
         self._shut_out()
+        self._untaken = self._replay._rings.hold_untaken(self._counted)
         if self._folder is not None:
+            with self._bounding:
+                self._has_file = False
+            # Killed before the rings are gone, they have it, and the next process of this shard finds that out.
+            self._untaken.save(Path(self._folder, UNTAKEN))
             self._replay.close()
             return None
         folder = self._leaving.enter_context(handing.new_folder(self._name))
         self._replay.checkpoint(folder)
+        self._untaken.save(folder / UNTAKEN)
         sending = handing.Sending(folder, self._place.host, self._keys)
         self._leaving.callback(sending.close)
         return sending.origin
@@ -306,6 +362,8 @@ class Shard:
     def stay(self) -> None:
         """No other node has taken the shard: it goes on here. One that was killed since :meth:`leave` does so."""
         self._leaving.close()
+        if self._untaken is not None:
+            self._untaken.give_back()  # to rings of batches, which stay; or there is a file
         self._is_settling = False
         if self._replay._core.closed:
             self._replay = self._opened(None)
@@ -314,9 +372,9 @@ class Shard:
         self._hold(self._replay)
 
     def _reopen(self) -> None:
-        """The same store with new rings. Those that are closed hold nothing any more."""
+        """The same store with new rings, but for those of batches. Those that are closed hold nothing any more."""
         self._replay._let_go()
-        end_left(self._name)
+        end_left(self._name, batches=False)
         self._replay = self._opened(None)
 
     def close(self) -> None:
@@ -325,6 +383,8 @@ class Shard:
             return
         self._ended.set()
         self._leaving.close()
+        if self._untaken is not None:
+            self._untaken.release()
         self._relay.stop()
         self._replay.close()
 

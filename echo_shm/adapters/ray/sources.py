@@ -3,6 +3,7 @@
 import contextlib
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from typing import Protocol, TypeVar
 
@@ -217,6 +218,7 @@ class ShardStock:
         self._shard, self._table, self._prefetch = _Shard(clients, place), table, prefetch
         self._is_settling = is_settling
         self._stock: Stock | None = None
+        self._own: deque[Batch] = deque()  # what another stock of this shard has left, and no other learner can have
 
     def count(self, wanted: int) -> int:
         """How many items can be taken now: as many as are wanted, or all that there are.
@@ -226,7 +228,7 @@ class ShardStock:
 
         """
         if self._shard.has_moved():
-            self.close()
+            self._leave()
 
         def attempt(client: ReplayClient) -> int:
             self._stock = self._stock or client._stock(self._table, self._prefetch, _PAUSE)
@@ -234,8 +236,8 @@ class ShardStock:
 
         found = self._shard.tried(attempt)
         if found is None:
-            self.close()
-        return found or 0
+            self._leave()
+        return len(self._own) + (found or 0)
 
     @property
     def is_settling(self) -> bool:
@@ -249,10 +251,14 @@ class ShardStock:
 
     def peek(self) -> Batch | None:
         """The item that is taken next, as a batch of it; None: it is not there any more."""
+        if self._own:
+            return self._own[0]
         return None if self._stock is None else self._stock.peek()
 
     def take(self) -> Batch | None:
         """As :meth:`peek`, and takes it. Its arrays are not to be used any more once it is done."""
+        if self._own:
+            return self._own.popleft()
         return None if self._stock is None else self._stock.take()
 
     def done(self) -> None:
@@ -260,9 +266,14 @@ class ShardStock:
         if self._stock is not None:
             self._stock.done()
 
-    def close(self) -> None:
-        """The same, and ends. What was not taken goes back."""
+    def _leave(self) -> None:
         stock, self._stock = self._stock, None
         if stock is not None:
             with contextlib.suppress(ConnectionClosedError, OSError):
-                stock.close()
+                self._own += stock.close()
+
+    def close(self) -> list[Batch]:
+        """The same, and ends. What was not taken goes back; what cannot any more, for the shard moves, is returned."""
+        self._leave()
+        own, self._own = list(self._own), deque()
+        return own

@@ -42,6 +42,8 @@ _HELLO_TIME = 10.0
 _MAX_PENDING = 512
 #: How long a connection is told why it ends (seconds).
 _CLOSE_TIME = 0.5
+#: How long a learner may take to say what it is done with, once no batch comes any more (seconds).
+_LEARNER_TIME = 3.0
 #: How long the loop waits if there is nothing to do (seconds).
 _MAX_SELECT = 0.1
 #: The time between two checks of connections that nothing comes from (seconds).
@@ -388,7 +390,8 @@ class Bridge:
                 self._end(connection)
         if self._replay is not None:
             for client in self._replay.learners.end():
-                client.deadline = time.monotonic() + _CLOSE_TIME
+                # What it does not say that it has goes to another learner.
+                client.deadline = time.monotonic() + _LEARNER_TIME
                 self._pending[client] = None
                 self._serve(client)
         for client in [one for one in self._clients if one not in self._pending]:

@@ -4,7 +4,6 @@ import contextlib
 import itertools
 import math
 import os
-import re
 import signal
 import threading
 import time
@@ -25,7 +24,7 @@ from ray._raylet import GcsClient  # noqa: E402
 
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
-from echo_shm.replay import Prioritized, Queue, listing  # noqa: E402
+from echo_shm.replay import Fifo, Prioritized, Queue, Sequence, listing  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
 
@@ -53,8 +52,9 @@ def numbered(writer, i, n):
 
 
 def pairs(batch):
-    """What each item of a batch is."""
-    return list(zip(batch.data["worker"].tolist(), batch.data["k"].tolist(), strict=True))
+    """What each item of a batch is; of several steps, what its first one is."""
+    columns = [batch.data[name].reshape(len(batch.key), -1)[:, 0].tolist() for name in ("worker", "k")]
+    return list(zip(*columns, strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -99,16 +99,19 @@ def test_keys_and_priorities_move(made, draining, caplog):
 
 
 @contextlib.contextmanager
-def two_queues(made):
+def two_queues(made, length=1, store=None):
     """A replay of queues on two nodes, a learner that has had its first batch, and which items that had.
 
-    Each shard was given 200 items, by a worker of its number.
+    Each shard was given 200 steps, by a worker of its number. An item has one or two of them.
     """
     first, second, _ = made.nodes
-    with RayReplay(EXAMPLE, 1000, [Table("q", rate_limiter=Queue(800))], shards=[first.id, second.id]) as replay:
+    queue = Table("q", rate_limiter=Queue(800))
+    windows = Table("q", item=Sequence(2), sampler=Fifo(), max_times_sampled=1)  # its limiter limits nothing
+    tables = [queue if length == 1 else windows]
+    with RayReplay(EXAMPLE, 1000, tables, shards=[first.id, second.id], store=store) as replay:
         for i, node in ((1, second), (0, first)):  # the last one has most room
             replay.spawn(numbered_as, 1, [i], [200], **on(node)).join(60)
-        batches = replay.dataset_iter(16, timeout=60)
+        batches = replay.dataset_iter(16 // length, timeout=10)
         yield replay, batches, pairs(next(batches))
         batches.close()
 
@@ -168,16 +171,70 @@ def test_a_shard_is_killed_while_it_waits(made, draining):
         assert Counter(came) == Counter((i, k) for i in range(2) for k in range(200))
 
 
-def test_a_learner_that_pauses_for_too_long(made, draining, caplog):
-    """The shard is handed over while there is time. What it had drawn is lost, and said; nothing else is."""
-    with two_queues(made) as (replay, batches, came):
-        draining[made.nodes[1].id] = time.time() + 6
+#: All items that such a replay is given.
+ALL = [(i, k) for i in range(2) for k in range(200)]
+
+#: Which of the two shards is drained, as the learner sees it, and where shards have their stores.
+WAYS = pytest.mark.parametrize("shard", [0, 1], ids=["near-in-memory", "far-in-files"])
+
+
+def store_of(tmp_path, shard):
+    """The store of a replay whose shard of that number is drained."""
+    return tmp_path if shard == 1 else None
+
+
+def rest_of(batches, came, most=400):
+    """What came, and what comes until so many items have come."""
+    for batch in batches:
+        came += pairs(batch)
+        if len(came) >= most:
+            break
+    return came
+
+
+@WAYS
+def test_a_learner_that_pauses_for_too_long(made, draining, tmp_path, shard):
+    """The shard is handed over while there is time. What no learner has taken comes from there, and nothing twice."""
+    with two_queues(made, store=store_of(tmp_path, shard)) as (replay, batches, came):
+        draining[made.nodes[shard].id] = time.time() + 2
+        until(lambda: place_of(replay, shard).incarnation == 1)
+        assert sorted(rest_of(batches, came)) == ALL
+
+
+@pytest.mark.parametrize("length", [1, 2])
+def test_nobody_iterates(made, draining, tmp_path, length):
+    """The shard is handed over at once. Its new process first gives what the old one had drawn, in that order."""
+    with two_queues(made, length, tmp_path if length == 2 else None) as (replay, batches, came):
+        batches.close()
+        draining[made.nodes[1].id] = math.inf
         until(lambda: place_of(replay, 1).incarnation == 1)
-        (most,) = map(int, re.findall(r"what shard 1 .* is lost: (\d+) items at most", caplog.text))
-        assert 0 < most <= 129 + 16  # what a learner of 16 has room for, and what it has in hand
-        while len(came) + 16 <= 400 - most:
-            came += pairs(next(batches))
-        assert len(set(came)) == len(came)
+        with contextlib.closing(replay.dataset_iter(16 // length, timeout=10)) as again:
+            rest_of(again, came, 400 // length)
+        assert sorted(came) == ALL[::length]
+        assert [k for i, k in came if i == 1] == list(range(0, 200, length))
+        until(lambda: [replay.info()[number].sampled for number in (0, 1)] == [200 // length] * 2)
+
+
+@WAYS
+def test_no_node_takes_over_what_was_drawn(made, draining, monkeypatch, caplog, tmp_path, shard):
+    """The shard, which was ready for that, goes on with it."""
+    make = keeper.Keeper._make
+    monkeypatch.setattr(keeper.Keeper, "_make", lambda self, place, *rest: not place.incarnation and make(self, place))
+    with two_queues(made, store=store_of(tmp_path, shard)) as (_, batches, came):
+        draining[made.nodes[shard].id] = time.time() + 2
+        until(lambda: "no other node could take it over" in caplog.text)
+        assert sorted(rest_of(batches, came)) == ALL
+
+
+@WAYS
+def test_the_new_process_is_killed_at_once(made, draining, tmp_path, shard):
+    """The one that goes on has what was drawn before, all of it once."""
+    with two_queues(made, store=store_of(tmp_path, shard)) as (replay, batches, came):
+        draining[made.nodes[shard].id] = time.time() + 2
+        until(lambda: place_of(replay, shard).incarnation == 1)
+        pid = until(lambda: (found := replay._look().reports.get(shard)) and found[0].incarnation and found[0].pid)
+        os.kill(pid, signal.SIGKILL)
+        assert sorted(rest_of(batches, came)) == ALL
 
 
 LARGE = {"worker": np.int64(0), "k": np.int64(0), "filler": np.zeros(2048)}

@@ -99,6 +99,7 @@ class Held:
         self.done()
         self.count(0)
         self.shard.learners -= 1
+        return []
 
 
 class Shards:
