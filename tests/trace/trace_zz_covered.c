@@ -76,6 +76,7 @@ static const es_excuse excused[] = {
     {"es_segment_locks_drop", FORWARDS},
     {"nap_until_changed", "stands in for futex_waitv(), which this kernel has; reads words and writes none"},
     {"any_changed", "as nap_until_changed"},
+    {"last_level_cache", "reads what the system says, and writes nothing that another process sees"},
     {"is_bridges", "reads a word and writes none; processes are killed in its caller"},
     {"es_weights_holder", "reads a word and writes none"},
     {"es_weights_word", "a computation"},
