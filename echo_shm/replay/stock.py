@@ -102,7 +102,12 @@ class LocalStock:
         self._check()
 
     def _give_back_to(self, most: int) -> None:
-        """Gives back what was not taken, the newest first, until no more than so many are left."""
+        """Gives back what was not taken, the newest first, until no more than so many are left.
+
+        Whoever moves the replay shuts out senders, then waits for the end of the bridge's process, and only then takes
+        what is in the ring. That wait, and no fence, is the partner of the two looks here: what is given back before
+        it is over is in the ring in time, and whoever gives back later sees that senders are shut out.
+        """
         if len(self._ready) <= most or self._is_shut():
             return
         while len(self._ready) > most:

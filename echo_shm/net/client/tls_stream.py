@@ -22,7 +22,7 @@ _RECORD, _RECORDS = 1 << 14, 1 << 18
 
 #: A thread that waits for many bytes sleeps until so many have come, for so many seconds at most. Otherwise each packet
 #: wakes it, which costs more than the packet does.
-_AT_ONCE, _PATIENCE = 1 << 20, 0.02
+_AT_ONCE, _PATIENCE = 1 << 21, 0.02
 
 
 class TlsStream:

@@ -11,6 +11,7 @@ from collections import Counter
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from harness.packages import need
 from harness.ray_cluster import cluster, on
@@ -25,6 +26,8 @@ from ray._raylet import GcsClient  # noqa: E402
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
 from echo_shm.replay import Fifo, Prioritized, Queue, Sequence, listing  # noqa: E402
+from echo_shm.ring import lockfile  # noqa: E402
+from echo_shm.ring.batch_names import BatchRing  # noqa: E402
 
 EXAMPLE = {"worker": np.int64(0), "k": np.int64(0)}
 
@@ -257,32 +260,57 @@ def files_of(store):
     return [file for folder in folders_of(store) for file in folder.glob("*")]
 
 
-def test_the_destination_is_killed(made, draining, monkeypatch, caplog):
+def shard_processes():
+    """The processes of all shards."""
+    return {one for one in psutil.process_iter(["name"]) if (one.info["name"] or "").startswith("ray::Shard")}
+
+
+def kill_it(actor, store, _):
+    """While it receives, and for good."""
+    until(lambda: files_of(store))
+    ray.kill(actor)
+
+
+def kill_its_process(_, store, before):
+    """Once it has its store, and puts what was drawn into a ring. Ray starts it again."""
+    (process,) = until(lambda: shard_processes() - before)  # it has no children yet
+    until(lambda: BatchRing(0, 1).name(store) in lockfile.names())
+    process.kill()
+
+
+@pytest.mark.parametrize("kill", [kill_it, kill_its_process])
+def test_the_destination_is_killed(made, draining, monkeypatch, caplog, kill):
     """The old shard goes on, with all that it had, and takes more; nothing is left of the new one."""
     _, second, third = made.nodes
     monkeypatch.setattr(RayReplay, "_patience", 1.0)
-    killed = []
+    started = []
 
     class Keeper(keeper.Keeper):
         def _start(self, place, origin=None):
+            before = shard_processes()
             super()._start(place, origin)
             if origin is not None:
-                store, actor = self._setup.store_of(place), self._actors[place.number]
-                killed.append(store)
-                threading.Thread(target=lambda: (until(lambda: files_of(store)), ray.kill(actor))).start()
+                new = self._actors[place.number], self._setup.store_of(place)
+                started.append(new[1])
+                threading.Thread(target=kill, args=(*new, before)).start()
             return place
 
     monkeypatch.setattr("echo_shm.adapters.ray.replay.Keeper", Keeper)
-    with RayReplay(LARGE, 10_000, shards=[second.id]) as replay, replay.writer() as writer:
+    tables = [Table("q", rate_limiter=Queue(10_000))]
+    with RayReplay(LARGE, 10_000, tables, shards=[second.id]) as replay, replay.writer() as writer:
         large(writer, 0, 3000)
-        draining.update({second.id: math.inf, third.id: math.inf})
+        with contextlib.closing(replay.dataset_iter(100, timeout=10)) as batches:
+            came = pairs(next(batches))
+        draining.update({second.id: time.time() + 2, third.id: math.inf})
         large(writer, 1, 300)  # beyond the bridge: what is on its way when the shard takes no more goes back to it
         until(lambda: "no other node could take it over" in caplog.text)
-        (name,) = killed
+        (name,) = started
         large(writer, 2, 10)
         assert place_of(replay, 0).incarnation == 0
         assert place_of(replay, 0).node == second.id
-        until(lambda: replay.info()[0].size == 3310)
+        with contextlib.closing(replay.dataset_iter(10, timeout=10)) as batches:
+            rest_of(batches, came, 3310)
+        assert sorted(came) == [(i, k) for i, n in enumerate((3000, 300, 10)) for k in range(n)]
         until(lambda: not folders_of(name) and name not in listing.names())
         assert not folders_of(replay.shards[0])
 
