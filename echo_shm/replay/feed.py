@@ -81,8 +81,15 @@ class Feed:
             self._batches.leave()
             raise
 
-    def turn(self, waits: Callable[[int], str]) -> int:
-        """Stores what has come: how much it was. ``waits`` says why a step cannot be stored, for the board."""
+    def turn(self, waits: Callable[[int], str], *, is_last: bool) -> int:
+        """Stores what has come: how much it was.
+
+        Args:
+            waits: Says why a step cannot be stored, for the board.
+            is_last: Whether perhaps no turn follows, so that the board says at once whether writers wait. It is
+                written when it is due otherwise: a limiter may hold them, and let them go on, in each turn.
+
+        """
         got = self._core.turn(self._most)
         if isinstance(got, int):
             return 0  # closed
@@ -101,8 +108,9 @@ class Feed:
         waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
         if self.unsynced:
             waiting = self.stuck
-        if waiting != self.waits or time.monotonic() - self._written >= _BOARD_INTERVAL:
-            self.waits = waiting
+        is_news = is_last and (waiting is None) != (self.waits is None)
+        self.waits = waiting
+        if is_news or time.monotonic() - self._written >= _BOARD_INTERVAL:
             self.publish()
         if sweep_due:
             self._sources.sweep()

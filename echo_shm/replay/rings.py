@@ -268,7 +268,7 @@ class Rings:
         feed = self._feed
         if feed is None:
             return 0
-        done = feed.turn(self._why_no_insert)
+        done = feed.turn(self._why_no_insert, is_last=self.idle)
         self._store.custom.check()
         if feed.unsynced and feed.stuck is None:
             done += 1

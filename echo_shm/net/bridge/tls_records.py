@@ -9,6 +9,9 @@ from typing import Any
 #: the system copies them.
 _AT_ONCE = 1 << 16
 
+#: Most bytes that one call of :meth:`TlsRecords.send` takes: others have their turn after it.
+_MOST = 1 << 20
+
 #: What came from the system. One thread has all connections, and decrypts it before it gets more.
 _CAME = memoryview(bytearray(_AT_ONCE))
 
@@ -58,7 +61,7 @@ class TlsRecords:
             except ssl.SSLError:
                 self._tell_why()
                 raise
-        self._flush_some()
+        self._sends_all()
 
     def recv_into(self, space: memoryview) -> int:
         """Decrypts what has come: how many bytes; 0 at the end of the connection."""
@@ -84,7 +87,7 @@ class TlsRecords:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return 0
         except ssl.SSLWantReadError:
-            self._flush_some()  # TLS answers by itself, as where keys change
+            self._sends_all()  # TLS answers by itself, as where keys change
             raise
         except ssl.SSLError:
             self._tell_why()
@@ -92,13 +95,16 @@ class TlsRecords:
         return int(n)
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
-        """Encrypts as much as is sent at a time: how many bytes. The next call first sends what is left of it."""
+        """Encrypts as much as the system takes, and little more: how many bytes. The next call sends the rest first."""
         self._flush()
         count = 0
-        with memoryview(data) as whole, whole[:_AT_ONCE] as some:
-            while count < len(some):
-                count += self._tls.write(some[count:])
-        self._flush_some()
+        with memoryview(data) as whole:
+            most = min(len(whole), _MOST)
+            while count < most and not self.has_unsent:
+                end = min(count + _AT_ONCE, most)
+                while count < end:
+                    count += self._tls.write(whole[count:end])
+                self._sends_all()
         return count
 
     def _fill(self) -> None:
@@ -114,18 +120,19 @@ class TlsRecords:
 
     def _flush(self) -> None:
         """Sends all that is encrypted."""
+        if not self._sends_all():
+            raise ssl.SSLWantWriteError
+
+    def _sends_all(self) -> bool:
+        """The same as far as the system takes it now. Whether that was all."""
         while self.has_unsent:
             if not self._unsent:
                 self._unsent = memoryview(self._made.read())
             try:
                 self._unsent = self._unsent[self._sock.send(self._unsent) :]
             except BlockingIOError:
-                raise ssl.SSLWantWriteError from None
-
-    def _flush_some(self) -> None:
-        """The same as far as the system takes it now."""
-        with contextlib.suppress(ssl.SSLWantWriteError):
-            self._flush()
+                return False
+        return True
 
     def _tell_why(self) -> None:
         """Sends the alert that says what was wrong with what has come. The connection is of no use any more."""

@@ -4,10 +4,13 @@ import math
 import time
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
+from echo_shm import Replay, Table
 from echo_shm._core import lib
-from echo_shm.replay import LimiterInfo, TableInfo
+from echo_shm.replay import LimiterInfo, Queue, TableInfo, Writer, feed
+from echo_shm.replay.listing import look
 from echo_shm.replay.waits import Activity, Wait, Waits, read_activity, read_waits
 from echo_shm.ring.batch_names import BatchRing
 
@@ -35,6 +38,32 @@ def test_what_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = 104.0
     found, _ = waits.look({"a": IDLE, "b": IDLE}, None, [(group, lib.ES_SHORT)])
     assert [(one.who, one.since) for one in found] == [("rank 2 of 4, for batches of 8 of table 'b'", 103.0)]
+
+
+def test_a_wait_is_said_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the board, and once: other figures come when they are due. So does all that a thread finds, which goes on."""
+    monkeypatch.setattr(feed, "_BOARD_INTERVAL", math.inf)
+    step = {"x": np.int64(0)}
+    tables = [Table("q", rate_limiter=Queue(2))]
+    with Replay(step, 8, tables, store="shm") as replay, Writer(replay.handle) as writer:
+
+        def said() -> list[str]:
+            replay._rings.turn()
+            return [one.what for one in look(replay.name).waiting if one.who == "writers"]
+
+        for _ in range(10):
+            writer.add(step)
+        (what,) = said()
+        for _ in range(5):
+            replay.sample(1)
+            assert said() == [what]
+        assert replay.info("q").inserted == 7
+        replay.sample(1)
+        assert said() == []
+        replay._rings.idle = False  # a thread goes on
+        for _ in range(4):
+            writer.add(step)
+        assert (said(), replay._rings.open().waits is None) == ([], False)
 
 
 def test_so_many_waits_are_told_of() -> None:
