@@ -18,8 +18,8 @@
  * them, and would wait forever. So learners that share a ring keep no batch while they wait
  * (snap->shared tells them), and a learner that attaches leaves to others the last batch before
  * each that they leased when they did not know of it. A bridge's learner keeps batches for
- * learners on other hosts, and none while one of these waits: nothing is left to it. Nor is it to anybody where
- * the learner that attaches says that it needs all (ES_TAKE_LAST): it moves what is in the ring elsewhere.
+ * learners on other hosts, and none while one of these waits: nothing is left to it. A
+ * learner that takes with ES_TAKE_LAST leaves nothing to others either: it moves what is in the ring elsewhere.
  */
 #ifndef ES_LEASE_H
 #define ES_LEASE_H

@@ -127,9 +127,10 @@ class BatchRings:
                     undo.callback(_leave, attachment)
             # First those that were used: the store forgets a ring only for one that it has not seen.
             for one, attachment in sorted(left.items(), key=lambda pair: lib.es_api_claimed(pair[1].ring) == 0):
-                # The replay was killed while it made a group. No learner knows of it.
-                whole = all(other in left for other in one.group())
-                if one.table >= len(self._specs) or not whole or not self._connect(one, attachment):
+                # The replay was killed while it made a group, of which no learner knows; or just before it removed a
+                # ring that it had ended, which gives nothing more.
+                is_whole, is_over = all(other in left for other in one.group()), attachment.ring_closed()
+                if one.table >= len(self._specs) or not is_whole or is_over or not self._connect(one, attachment):
                     _close(attachment)
             undo.pop_all()
 

@@ -61,6 +61,7 @@ class Feed:
         self._name = name
         self._describe = describe
         self.waits: str | None = None
+        self._waits_for: tuple[int, int, str | None] | None = None  # the same without figures, which change
         self.held_back = self.unsynced = self.ended = self._is_settled = False
         self.stuck: str | None = None
         self.handle = sources.handle
@@ -86,7 +87,7 @@ class Feed:
 
         Args:
             waits: Says why a step cannot be stored, for the board.
-            is_last: Whether perhaps no turn follows, so that the board says at once whether writers wait. It is
+            is_last: Whether perhaps no turn follows, so that the board says at once what writers wait for. It is
                 written when it is due otherwise: a limiter may hold them, and let them go on, in each turn.
 
         """
@@ -105,11 +106,11 @@ class Feed:
             self._batches.make(asked, n, num_batches, world_size)
             self.publish()
             done += 1
-        waiting = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
+        self.waits = waits(table) if steps in (lib.ES_REFUSED, lib.ES_NO_ROOM) else None
         if self.unsynced:
-            waiting = self.stuck
-        is_news = is_last and (waiting is None) != (self.waits is None)
-        self.waits = waiting
+            self.waits = self.stuck
+        before, self._waits_for = self._waits_for, None if self.waits is None else (steps, table, self.stuck)
+        is_news = is_last and self._waits_for != before
         if is_news or time.monotonic() - self._written >= _BOARD_INTERVAL:
             self.publish()
         if sweep_due:

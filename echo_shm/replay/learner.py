@@ -104,7 +104,7 @@ def stock(
 ) -> LocalStock | None:
     """As :func:`batches`, for a learner that takes several before it is done with any. None: there is no ring yet.
 
-    ``inbox``: the ring by which steps come, which closes first.
+    ``inbox``: the ring by which steps come. A replay that goes elsewhere closes it first.
     """
     view = RingView(Segment.attach(inbox.name, inbox.uuid, read_only=True))
     segment = _find(replay, one, treespec, timeout, grace, ask)

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "base/es_copy.h"
 #include "es_items.h"
 #include "es_test.h"
 #include "replay/es_draw.h"
@@ -122,4 +123,11 @@ TEST(large_transitions)
 TEST(large_sequences)
 {
     check((es_item_config){.kind = ES_ITEM_SEQUENCE, .length = 3, .period = 2});
+}
+
+/* Little stays in any processor's caches, and a tebibyte in none. */
+TEST(what_outgrows_caches)
+{
+    CHECK(!es_copy_outgrows_caches(1 << 10));
+    CHECK(es_copy_outgrows_caches(UINT64_C(1) << 40));
 }

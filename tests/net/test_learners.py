@@ -36,6 +36,7 @@ from echo_shm.net.learner_wire import Ask
 from echo_shm.net.wire import Frame, Hello, Refusal
 from echo_shm.replay import Column, Episode, HotCold, NStep, Prioritized, Queue, Sequence, Step, Trajectory, listing
 from echo_shm.replay.batch_rings import batch_spec
+from echo_shm.replay.untaken import UNTAKEN
 from echo_shm.ring.batch_source import BatchSource
 from echo_shm.ring.inbox import inbox_spec
 from echo_shm.ring.segment import Segment
@@ -250,6 +251,30 @@ def test_what_is_on_its_way_is_sent(background):
         return seen
 
     until(moments)  # a transfer may have none
+
+
+def test_much_in_hand_at_the_end(background, tmp_path):
+    """The bridge hears of all that a learner is done with, in however many frames it says so."""
+    count, ending = 200, threading.Event()
+    with Replay(EXAMPLE, 2 * count, [queue()], thread=True) as replay, socket.create_server((HOST, 0)) as listener:
+        bridge = Bridge(Segment.attach(replay.handle.inbox.name), [listener], Settings(None, 2, 8), None)
+        for number in range(count):
+            replay.add(step(number))
+
+        def serve():
+            while not ending.is_set():
+                bridge.run_once(0.01)
+            bridge.close()
+
+        serving = background(serve)
+        with ReplayClient(f"tcp://{HOST}:{listener.getsockname()[1]}") as learner:
+            stock = until(lambda: learner._stock("q", count, 0.1))
+            until(lambda: stock.count(count) == count)
+            assert sorted(number for _ in range(count) for number in numbers_of(stock.take())) == list(range(count))
+            ending.set()
+            serving.result()
+            replay._rings.hold_untaken(["q"]).save(tmp_path / UNTAKEN)
+            assert not list(tmp_path.iterdir())
 
 
 def test_learners_share_a_queue(replay):

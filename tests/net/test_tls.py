@@ -2,7 +2,9 @@
 
 import contextlib
 import itertools
+import os
 import select
+import selectors
 import socket
 import ssl
 import time
@@ -151,18 +153,18 @@ def connected(tls, **options):
 def test_a_batch_that_must_wait(tls, then):
     """A batch that was sent in part goes on, whatever there is to say meanwhile; and all of it comes once."""
     with connected(tls) as (connection, learner):
-        sent, frame = [], b"f" * 20
-        for number in itertools.count():
-            sent.append(number.to_bytes(20, "big") * 10_000)
-            connection.add_batch(number, [memoryview(sent[-1])])
-            connection.send()
-            if connection.is_mid_batch:  # the socket is full
-                break
+        frame = b"f" * 20
+        sent = [number.to_bytes(20, "big") * size for number, size in enumerate((1_000, 100_000, 1_000))]
+        for number, data in enumerate(sent):
+            connection.add_batch(number, [memoryview(data)])
+        connection.send()
+        assert connection.is_mid_batch  # the socket is full
         if then == "a frame":
             connection.out += frame
         else:
             connection.start_closing(frame, 0.0)
-        came, expected = bytearray(), b"".join(sent) + frame
+            sent.pop()
+        came, expected = bytearray(), b"".join(sent[:2]) + frame + b"".join(sent[2:])
         learner.settimeout(30)
         while len(came) < len(expected):
             with contextlib.suppress(ssl.SSLWantReadError):
@@ -204,6 +206,44 @@ def test_what_has_come_and_has_no_room_yet(tls):
         ready = [(connection.receive(), connection.has_unread) for _ in range(6)]
         assert ready == [(10_000, True)] * 5 + [(None, False)]
         assert not select.select([connection.sock], [], [], 0)[0]
+
+
+@pytest.mark.parametrize("then", ["it says no more", "it is no TLS any more", "it is killed, and has not read"])
+def test_what_came_before_the_end(tls, then):
+    """It is had first, whatever comes behind it."""
+    with connected(tls) as (connection, client):
+        connection.decoder.space.side_effect = lambda: memoryview(bytearray(1000))
+        connection.add_batch(0, [memoryview(bytes(1 << 20))])
+        connection.send()
+        client.sendall(bytes(100))
+        if then == "it says no more":
+            with contextlib.suppress(OSError):
+                client.settimeout(0)
+                client.unwrap()
+        elif then == "it is no TLS any more":
+            os.write(client.fileno(), b"no record" * 100)
+        else:
+            client.close()
+        assert connection.receive() == 100
+        assert connection.has_unread == (then != "it is killed, and has not read")
+        if then == "it is killed, and has not read":
+            with pytest.raises(ConnectionResetError):
+                connection.receive()
+        else:
+            assert connection.receive() == 0
+
+
+def test_what_tls_answers_by_itself(tls):
+    """Nothing is read while the client does not read that."""
+    with connected(tls) as (connection, client):
+        connection.decoder.space.side_effect = lambda: memoryview(bytearray(1000))
+        connection.add_batch(0, [memoryview(bytes(1 << 20))])
+        connection.send()
+        client.sendall(bytes(100))
+        assert connection.events == selectors.EVENT_READ | selectors.EVENT_WRITE
+        connection._tls._made.write(bytes(1 << 18))
+        assert connection.events == selectors.EVENT_WRITE
+        assert (connection.receive(), connection.has_unread) == (None, False)
 
 
 def test_a_client_of_an_old_tls(tls, monkeypatch):

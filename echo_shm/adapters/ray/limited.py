@@ -7,7 +7,8 @@ learners get them.
 There are two exceptions. A shard holds a bounded number of items that were drawn and are not done. Learners that share
 them could wait for each other without end. So where nothing comes for a while, and only this learner can make room, it
 takes what is there, says that it is done with that, and keeps it for its batch. It does the same with the items of a
-shard that is about to be handed over: once it is, what a learner has of it is its own, and what none has goes along.
+shard that is about to be handed over. Once that takes nothing more, what a learner has of it is its own, and what none
+has goes along.
 """
 
 import contextlib

@@ -245,17 +245,17 @@ class Shard:
                 done, said = ray.wait(said, timeout=0) if said else ([], [])
                 for one in done:
                     self._relay.follow(ray.get(one))
-                if self._has_file and self._is_known():
-                    self._remove_file()
+                self._remove_file()
                 if not said:  # otherwise the last one is on its way: no more of them pile up
                     report = self.report()
                     self._metrics.set(report)
                     said = [self._setup.directory.report.remote(report, self._relay.offer, self._relay.version)]
 
     def _remove_file(self) -> None:
-        """The rings have what was drawn before. A file that :meth:`leave` writes is another one."""
+        """The rings have what was drawn before, if this shard is known. What :meth:`leave` writes is another file."""
+        is_known = self._has_file and self._is_known()
         with self._bounding:
-            if self._has_file:
+            if is_known and self._has_file:
                 self._has_file = False
                 Path(self._folder or "", UNTAKEN).unlink(missing_ok=True)
 
@@ -339,7 +339,7 @@ class Shard:
         if self._folder is not None:
             with self._bounding:
                 self._has_file = False
-            # Killed before the rings are gone, they have it, and the next process of this shard finds that out.
+            # If this process is killed before the rings are gone, they have it, and the next one of this shard sees so.
             self._untaken.save(Path(self._folder, UNTAKEN))
             self._replay.close()
             return None
@@ -362,8 +362,10 @@ class Shard:
     def stay(self) -> None:
         """No other node has taken the shard: it goes on here. One that was killed since :meth:`leave` does so."""
         self._leaving.close()
-        if self._untaken is not None:
-            self._untaken.give_back()  # to rings of batches, which stay; or there is a file
+        if self._untaken is not None and self._replay._core.closed:
+            self._untaken.release()  # the file has it: see below
+        elif self._untaken is not None:
+            self._untaken.give_back()  # to rings of batches, which stay
         self._is_settling = False
         if self._replay._core.closed:
             self._replay = self._opened(None)
@@ -382,6 +384,8 @@ class Shard:
         if self._refusal is not None:
             return
         self._ended.set()
+        with contextlib.suppress(ray.exceptions.RayError, ValueError):  # the directory has ended
+            self._remove_file()  # or whoever uses the store next would have that once more
         self._leaving.close()
         if self._untaken is not None:
             self._untaken.release()

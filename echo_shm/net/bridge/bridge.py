@@ -108,11 +108,11 @@ class Bridge:
 
     def run_once(self, wait: float) -> None:
         """Serves once all sockets that are ready. Waits at most ``wait`` seconds for one."""
-        unread, self._unfinished = [*self._unread(), *self._unfinished], set()
+        unheard = self._unheard()
         replay_nap = math.inf if self._replay is None else self._replay.nap
         wait = min(wait, self._ingest.nap, self._weights.nap, replay_nap)
         blocked = any(ingest.has_blocked for ingest in self._ingests)
-        for key, _ in self._selector.select(0 if blocked or unread else wait):
+        for key, _ in self._selector.select(0 if blocked or unheard else wait):
             if isinstance(key.data, Connection):
                 self._serve(key.data)
             elif isinstance(key.fileobj, socket.socket):
@@ -120,7 +120,7 @@ class Bridge:
                     self._accept(sock, peer)
             else:
                 self._stopping, self._orphaned = True, os.read(key.fd, 1) == b""
-        for connection in unread:
+        for connection in unheard:
             self._serve(connection)
         for ingest in self._ingests:
             for connection in ingest.retry_blocked():
@@ -137,11 +137,11 @@ class Bridge:
         updates = None if self._replay is None else self._replay.updates
         return [self._ingest] if updates is None else [self._ingest, updates]
 
-    def _unread(self) -> list[Connection]:
-        """The connections of which TLS holds bytes that were not read yet."""
-        if self._tls is None:
-            return []
-        return [one for one in (*self._pending, *self._clients) if one.has_unread]
+    def _unheard(self) -> list[Connection]:
+        """The connections of which something has come, and no socket says so: in TLS, or beyond a turn's messages."""
+        unread = [] if self._tls is None else [one for one in (*self._pending, *self._clients) if one.has_unread]
+        unfinished, self._unfinished = self._unfinished, set()
+        return [*unread, *unfinished]
 
     # -- new connections
 
@@ -401,9 +401,11 @@ class Bridge:
                 self._say_bye(client, "the server was closed")
                 self._serve(client)
         while self._pending:
-            for key, _ in self._selector.select(0.05):
-                if isinstance(key.data, Connection):
-                    self._serve(key.data)
+            unheard = self._unheard()
+            ready = [key.data for key, _ in self._selector.select(0 if unheard else 0.05)]
+            for connection in [*ready, *unheard]:
+                if isinstance(connection, Connection):
+                    self._serve(connection)
             self._end_overdue(time.monotonic())
         self._selector.close()
         if self._replay is not None:

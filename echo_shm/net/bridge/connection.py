@@ -85,7 +85,7 @@ class Connection:
         events = 0
         if self._has_unsent:
             events |= selectors.EVENT_WRITE
-        if self.samples is None and not self.is_backed_up:
+        if self._reads:
             events |= selectors.EVENT_READ
         return events
 
@@ -110,8 +110,12 @@ class Connection:
     @property
     def has_unread(self) -> bool:
         """Whether TLS holds bytes that were not read yet. The selector cannot see them."""
-        reads = not self.in_handshake and self.samples is None and not self.is_backed_up
-        return reads and self._tls is not None and self._tls.has_unread
+        return not self.in_handshake and self._reads and self._tls is not None and self._tls.has_unread
+
+    @property
+    def _reads(self) -> bool:
+        """Whether what the client sends is read."""
+        return self.samples is None and not self.is_backed_up and not (self._tls is not None and self._tls.is_backed_up)
 
     @property
     def _has_unsent(self) -> bool:
@@ -119,6 +123,8 @@ class Connection:
 
     def receive(self) -> int | None:
         """Reads what is available. Returns the number of bytes; 0 at the end; None if nothing is available now."""
+        if self._tls is not None and self._tls.is_backed_up:
+            return None
         space = memoryview(_SCRATCH) if self.closing else self.decoder.space()
         try:
             n = (self._tls or self.sock).recv_into(space)
@@ -150,7 +156,7 @@ class Connection:
             while self._has_unsent and burst < _MAX_BURST:
                 if self._batches and (self.is_mid_batch or not self.out):
                     burst += self._send_batch()
-                else:  # nothing: what is encrypted already goes
+                else:  # perhaps of nothing: then what is encrypted already is sent
                     del self.out[: (self._tls or self.sock).send(self.out)]
         except (BlockingIOError, ssl.SSLWantWriteError):
             return

@@ -9,8 +9,11 @@ from typing import Any
 #: the system copies them.
 _AT_ONCE = 1 << 16
 
-#: Most bytes that one call of :meth:`TlsRecords.send` takes: others have their turn after it.
+#: Most bytes that one call of :meth:`TlsRecords.send` takes, so that whoever counts what it sends can end in time.
 _MOST = 1 << 20
+
+#: Most bytes that may be encrypted and not sent, beyond which nothing is read.
+_MOST_UNSENT = 1 << 18
 
 #: What came from the system. One thread has all connections, and decrypts it before it gets more.
 _CAME = memoryview(bytearray(_AT_ONCE))
@@ -64,20 +67,30 @@ class TlsRecords:
         self._sends_all()
 
     def recv_into(self, space: memoryview) -> int:
-        """Decrypts what has come: how many bytes; 0 at the end of the connection."""
-        total, self.has_unread = 0, False
+        """Decrypts what has come: how many bytes; 0 at the end of the connection.
+
+        It asks the system once: whoever sends what is no data, as new keys, does not keep others waiting.
+        """
+        total, has_asked, self.has_unread = 0, False, False
         while total < len(space):
             try:
                 n = self._decrypt(space[total:])
             except ssl.SSLWantReadError:
                 if total:
                     return total
+                if has_asked:
+                    raise
                 self._fill()
+                has_asked = True
                 continue
+            except OSError:
+                if not total:
+                    raise
+                n = 0  # what came before it counts, and the next call finds the end
             if not n:
-                return total
+                break
             total += n
-        self.has_unread = True
+        self.has_unread = total > 0
         return total
 
     def _decrypt(self, space: memoryview) -> int:
@@ -87,12 +100,18 @@ class TlsRecords:
         except (ssl.SSLEOFError, ssl.SSLZeroReturnError):
             return 0
         except ssl.SSLWantReadError:
-            self._sends_all()  # TLS answers by itself, as where keys change
+            with contextlib.suppress(OSError):  # the connection is lost: the next call that sends says so
+                self._sends_all()  # TLS answers by itself, as where keys change
             raise
         except ssl.SSLError:
             self._tell_why()
             raise
         return int(n)
+
+    @property
+    def is_backed_up(self) -> bool:
+        """Whether the client must read before it is read from: TLS has answered much that it does not take."""
+        return len(self._unsent) + self._made.pending > _MOST_UNSENT
 
     def send(self, data: bytes | bytearray | memoryview) -> int:
         """Encrypts as much as the system takes, and little more: how many bytes. The next call sends the rest first."""

@@ -15,7 +15,7 @@ import psutil
 import pytest
 from harness.packages import need
 from harness.ray_cluster import cluster, on
-from harness.waiting import until
+from harness.waiting import LONG, until
 
 need("ray")
 need("cryptography")
@@ -26,6 +26,7 @@ from ray._raylet import GcsClient  # noqa: E402
 from echo_shm import Table  # noqa: E402
 from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
 from echo_shm.replay import Fifo, Prioritized, Queue, Sequence, listing  # noqa: E402
+from echo_shm.replay.untaken import UNTAKEN  # noqa: E402
 from echo_shm.ring import lockfile  # noqa: E402
 from echo_shm.ring.batch_names import BatchRing  # noqa: E402
 
@@ -114,7 +115,7 @@ def two_queues(made, length=1, store=None):
     with RayReplay(EXAMPLE, 1000, tables, shards=[first.id, second.id], store=store) as replay:
         for i, node in ((1, second), (0, first)):  # the last one has most room
             replay.spawn(numbered_as, 1, [i], [200], **on(node)).join(60)
-        batches = replay.dataset_iter(16 // length, timeout=10)
+        batches = replay.dataset_iter(16 // length, timeout=LONG)
         yield replay, batches, pairs(next(batches))
         batches.close()
 
@@ -211,11 +212,21 @@ def test_nobody_iterates(made, draining, tmp_path, length):
         batches.close()
         draining[made.nodes[1].id] = math.inf
         until(lambda: place_of(replay, 1).incarnation == 1)
-        with contextlib.closing(replay.dataset_iter(16 // length, timeout=10)) as again:
+        with contextlib.closing(replay.dataset_iter(16 // length, timeout=LONG)) as again:
             rest_of(again, came, 400 // length)
         assert sorted(came) == ALL[::length]
         assert [k for i, k in came if i == 1] == list(range(0, 200, length))
         until(lambda: [replay.info()[number].sampled for number in (0, 1)] == [200 // length] * 2)
+
+
+def test_the_replay_is_closed_at_once(made, draining, tmp_path):
+    """The new process has what was drawn before: the next replay of that store does not get it once more."""
+    with two_queues(made, store=tmp_path) as (replay, batches, _):
+        batches.close()
+        draining[made.nodes[1].id] = math.inf
+        until(lambda: list(tmp_path.rglob(UNTAKEN)))
+        until(lambda: place_of(replay, 1).incarnation == 1)
+    assert not list(tmp_path.rglob(UNTAKEN))
 
 
 @WAYS
@@ -299,7 +310,7 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog, kill):
     tables = [Table("q", rate_limiter=Queue(10_000))]
     with RayReplay(LARGE, 10_000, tables, shards=[second.id]) as replay, replay.writer() as writer:
         large(writer, 0, 3000)
-        with contextlib.closing(replay.dataset_iter(100, timeout=10)) as batches:
+        with contextlib.closing(replay.dataset_iter(100, timeout=LONG)) as batches:
             came = pairs(next(batches))
         draining.update({second.id: time.time() + 2, third.id: math.inf})
         large(writer, 1, 300)  # beyond the bridge: what is on its way when the shard takes no more goes back to it
@@ -308,7 +319,7 @@ def test_the_destination_is_killed(made, draining, monkeypatch, caplog, kill):
         large(writer, 2, 10)
         assert place_of(replay, 0).incarnation == 0
         assert place_of(replay, 0).node == second.id
-        with contextlib.closing(replay.dataset_iter(10, timeout=10)) as batches:
+        with contextlib.closing(replay.dataset_iter(10, timeout=LONG)) as batches:
             rest_of(batches, came, 3310)
         assert sorted(came) == [(i, k) for i, n in enumerate((3000, 300, 10)) for k in range(n)]
         until(lambda: not folders_of(name) and name not in listing.names())

@@ -8,6 +8,7 @@ import pytest
 from harness.waiting import until
 
 from echo_shm import Replay, ReplayClient, SegmentError, Table
+from echo_shm._core import lib
 from echo_shm.replay import Queue
 from echo_shm.replay.stock import LocalStock
 from echo_shm.replay.untaken import UNTAKEN, read
@@ -102,6 +103,23 @@ def test_it_goes_back(replay, stock, tmp_path):
     stock.close()
     replay._rings.hold_untaken(["other"]).save(tmp_path / UNTAKEN)
     assert (read(tmp_path / UNTAKEN), list(tmp_path.iterdir())) == ({}, [])
+
+
+def test_a_ring_that_was_about_to_go(replay, stock, stack, tmp_path):
+    """The replay was killed when it had ended the ring, and had not removed it. The next one makes another."""
+    draw_no_more(replay)
+    replay._rings.hold_untaken(["q"]).save(tmp_path / UNTAKEN)
+    (ring,) = replay._rings.open()._batches.rings
+    lib.es_api_close(ring)
+    replay._let_go()
+    next_one = stack.enter_context(Replay.attach(replay.name, STEP))
+    next_one._rings.put_untaken(tmp_path / UNTAKEN)
+    next_one._rings.start()
+    client = stack.enter_context(ReplayClient(next_one.handle))
+    there = until(lambda: client._stock("q", ROOM, 0.1))
+    assert there.count(ROOM) == ROOM - 5
+    assert keys([there.take() for _ in range(ROOM - 5)]) == list(range(5, ROOM))
+    there.close()
 
 
 def test_a_learner_gives_back_too_late(replay, stock, tmp_path):
