@@ -9,6 +9,7 @@ import threading
 import time
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 
 import numpy as np
 import psutil
@@ -24,7 +25,7 @@ import ray  # noqa: E402
 from ray._raylet import GcsClient  # noqa: E402
 
 from echo_shm import Table  # noqa: E402
-from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes  # noqa: E402
+from echo_shm.adapters.ray import RayReplay, guard, handing, keeper, nodes, shards  # noqa: E402
 from echo_shm.replay import Fifo, Prioritized, Queue, Sequence, listing  # noqa: E402
 from echo_shm.replay.untaken import UNTAKEN  # noqa: E402
 from echo_shm.ring import lockfile  # noqa: E402
@@ -219,14 +220,19 @@ def test_nobody_iterates(made, draining, tmp_path, length):
         until(lambda: [replay.info()[number].sampled for number in (0, 1)] == [200 // length] * 2)
 
 
-def test_the_replay_is_closed_at_once(made, draining, tmp_path):
-    """The new process has what was drawn before: the next replay of that store does not get it once more."""
-    with two_queues(made, store=tmp_path) as (replay, batches, _):
-        batches.close()
-        draining[made.nodes[1].id] = math.inf
-        until(lambda: list(tmp_path.rglob(UNTAKEN)))
-        until(lambda: place_of(replay, 1).incarnation == 1)
-    assert not list(tmp_path.rglob(UNTAKEN))
+@pytest.mark.parametrize("is_known", [True, False])
+def test_the_replay_is_closed_at_once(monkeypatch, tmp_path, is_known):
+    """A shard that is known has what was drawn before: the next replay of that store does not get it once more."""
+    file, shard = tmp_path / UNTAKEN, shards.Shard.__new__(shards.Shard)
+    file.touch()
+    shard._refusal = shard._untaken = None
+    shard._folder, shard._has_file = str(tmp_path), True
+    shard._ended, shard._bounding, shard._leaving = threading.Event(), threading.Lock(), contextlib.ExitStack()
+    shard._relay, shard._replay = mock.Mock(), mock.Mock()
+    monkeypatch.setattr(shards.Shard, "_is_known", lambda _: is_known)
+    shard.close()
+    assert file.exists() != is_known
+    shard._replay.close.assert_called_once()
 
 
 @WAYS
