@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
+from echo_shm.adapters.ray.sources import stock_of
 from stress.ray_actors import MANY, QUEUED, Log, Notes
 
 
@@ -82,7 +83,10 @@ class Account:
         print(figures, flush=True)
         assert missing == 0, f"{missing} steps are lost; {self.missing_by_shards()}"
         assert self.with_learners < QUEUED * (learners + 1), f"{self.with_learners} steps went with {learners} learners"
-        assert self.twice <= QUEUED * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
+        # While a link is cut, a learner uses what has come, which is all that a shard has places for at most. The shard
+        # hears of it too late, and gives it to others. So it does where its bridge ends before it has read of it.
+        places = stock_of(QUEUED, 1, is_alone=False)
+        assert self.twice <= places * (learners + cut), f"{self.twice} steps came twice, {learners}, {cut}"
         return figures
 
 
